@@ -167,6 +167,12 @@ ARCHIVE_GROUP_BYTES = 8 * MIB
 ARCHIVE_READ_TIMEOUT_S = 60.0
 """The deadline for reading a group, or for opening a file. After that the file counts as unavailable."""
 
+ARCHIVE_REQUEST_TIMEOUT_S = 15.0
+"""The deadline for one request to an object store."""
+
+ARCHIVE_REQUEST_ATTEMPTS = 3
+"""How many times a request to an object store is sent, if it fails in a way that may pass."""
+
 ARCHIVE_THREADS_MAX = 16
 """The most threads of a process that read archived files. A thread that hangs in a file system counts too."""
 
@@ -518,6 +524,7 @@ assert PARTY_LOOKS < PRINCIPAL_LOOKS < BOOKIE_LOOKS
 assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert REFUSED_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
+assert ARCHIVE_REQUEST_ATTEMPTS * ARCHIVE_REQUEST_TIMEOUT_S < ARCHIVE_READ_TIMEOUT_S
 assert ACCESS_LOOK_S < ADD_TIMEOUT_S / 2
 assert ACCESS_LOOK_S < REQUEST_TIMEOUT_S / 2
 assert ACCESS_LOOK_S < ADMIN_ANSWER_S / 2
@@ -538,3 +545,6 @@ SHARED_DISK: Mapping[str, Any] = {
 }
 """Options of a bookie that shares its disk with the rest of the machine. There the reserve is a number of
 bytes, not a share of the disk: a laptop's disk that is 96 % full may have 40 GB free."""
+assert (
+    ARCHIVE_REQUEST_ATTEMPTS * ARCHIVE_REQUEST_TIMEOUT_S < ARCHIVE_READ_TIMEOUT_S
+)  # its own error says more

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["redact"]
+__all__ = ["has_secret", "redact"]
 
 _HIDDEN = "***"
 
@@ -34,3 +34,17 @@ def redact(text: str) -> str:
     if "=" in text:
         text = _VALUE.sub(rf"\g<1>{_HIDDEN}", text)
     return text
+
+
+_PLAIN_NAMES = frozenset(("credential_kind", "blob_storage_authority", "dfs_storage_authority"))
+"""Options of pyarrow's URLs that hold no secret, although their names look so."""
+
+
+def has_secret(uri: str) -> bool:
+    """Whether a URI holds a password, or a parameter whose name says that it is a secret.
+
+    The name of a user alone is no secret. If in doubt, the answer is yes.
+    """
+    return any(":" in user[0] for user in _USER.finditer(uri)) or any(
+        found[1][1:-1].lower() not in _PLAIN_NAMES for found in _VALUE.finditer(uri)
+    )

@@ -25,6 +25,11 @@ readers of directories skip such names. On a local disk the job then syncs the f
 name, and syncs the directories above it. Bookies give up their copies for this file, so it must survive a
 power cut. Object stores have no rename: there, moving is a copy, and the copy appears once it is complete.
 
+**Object stores that do not answer.** By default, pyarrow waits minutes for the answer of a dead server, and a
+process that ends waits with it. So each request has ``limits.ARCHIVE_REQUEST_TIMEOUT_S``, and is sent
+``limits.ARCHIVE_REQUEST_ATTEMPTS`` times at most. All of this takes less than the deadline of a whole step,
+``limits.ARCHIVE_READ_TIMEOUT_S``.
+
 Everything here blocks; run it in a thread. This module translates the errors of file systems:
 ``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``. If pyarrow cannot find files
 at a URL, the error depends on the origin of the URL: ``ArchiveUnavailable`` if a record names it,
@@ -37,7 +42,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
+from ledgerlog.limits import ARCHIVE_REQUEST_ATTEMPTS, ARCHIVE_REQUEST_TIMEOUT_S
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.redact import redact
 
@@ -174,7 +180,28 @@ def _resolve(url: str) -> tuple[Any, str]:
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
         # Drop the cause: it quotes the URL with its password.
         raise InvalidArgument(f"pyarrow finds no files at {url!r}: {cause}") from None
-    return filesystem, path
+    return _with_deadlines(filesystem), path
+
+
+def _with_deadlines(filesystem: Any) -> Any:
+    """Return the same file system, with a deadline for each request, if it is an object store.
+
+    URLs have no options for these deadlines. So take all options of the file system, as pickle does, and make
+    another one.
+    """
+    if filesystem.type_name == "s3":
+        _, (options,) = filesystem.__reduce__()
+        options["connect_timeout"] = options["request_timeout"] = ARCHIVE_REQUEST_TIMEOUT_S
+        return fs.S3FileSystem(
+            **options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ARCHIVE_REQUEST_ATTEMPTS)
+        )
+    if filesystem.type_name == "gcs":
+        _, (options,) = filesystem.__reduce__()
+        options["retry_time_limit"] = options["retry_time_limit"] or timedelta(
+            seconds=ARCHIVE_REQUEST_TIMEOUT_S
+        )
+        return fs.GcsFileSystem(**options)
+    return filesystem
 
 
 def open_input(file: str | ArchivedFile) -> Any:
@@ -253,6 +280,27 @@ class Destination:
         host, slash, path = rest.partition("/")
         return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}/{name}"
 
+    def table_properties(self) -> dict[str, str]:
+        """Return the properties with which pyiceberg finds the files of a table in this object store.
+
+        They have no credentials, which pyiceberg takes from its configuration or from the environment. Empty
+        if this is no S3.
+        """
+        if self._filesystem.type_name != "s3":
+            return {}
+        _, (options,) = self._filesystem.__reduce__()
+        endpoint = options["endpoint_override"]
+        if endpoint and "://" not in endpoint:
+            endpoint = f"{options['scheme']}://{endpoint}"
+        found = {
+            "s3.endpoint": endpoint,
+            "s3.region": options["region"],
+            "s3.connect-timeout": f"{options['connect_timeout']:g}",
+            "s3.request-timeout": f"{options['request_timeout']:g}",
+            "s3.retry-strategy-impl": "pyarrow.fs.AwsStandardS3RetryStrategy",
+        }
+        return {name: value for name, value in found.items() if value}
+
     def where(self) -> str:
         """Return the canonical URL of the destination. It is the same for all spellings of ``where``.
 
@@ -301,6 +349,15 @@ class Destination:
                     f"the destination itself, which is {here}",
                 )
         return path
+
+    def expect_answer(self) -> None:
+        """Ask the file system about a file that is never there.
+
+        Raises:
+            ArchiveUnavailable: The file system failed.
+        """
+        with files_as_errors(self.url):
+            self._filesystem.get_file_info(self._path("_ledgerlog-nothing"))
 
     def open(self, name: str) -> Any:
         """Open a file for random access.

@@ -195,9 +195,13 @@ class LogTable:
     def _open_catalog(self, name: str | None) -> Catalog:
         if name is not None:
             try:
-                return load_catalog(name)
+                catalog = load_catalog(name)
             except ValueError as cause:
                 raise InvalidArgument(f"pyiceberg has no catalog {name!r}: {cause}") from None
+            # Without these, pyiceberg ignores AWS_ENDPOINT_URL, and waits without a bound for a dead server.
+            for key, value in self._destination.table_properties().items():
+                catalog.properties.setdefault(key, value)
+            return catalog
         path = self._destination.local_path(CATALOG_FILE)
         if path is None:
             raise InvalidArgument(

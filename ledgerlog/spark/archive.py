@@ -221,7 +221,14 @@ def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
 
         async def carry_out(client: LedgerClient, items: list[Any] = items) -> list[ArchiveStep]:
             archiver = await _open(where, client)
-            return [await _step(archiver, kind, ledger_id) for kind, ledger_id in items]
+            steps: list[ArchiveStep] = []
+            try:
+                for kind, ledger_id in items:
+                    steps.append(await _step(archiver, kind, ledger_id))
+            except ArchiveUnavailable as failure:  # The destination does not answer.
+                left = items[len(steps) :]
+                steps += [ArchiveStep(what="failed", ledger_id=each, why=str(failure)) for _, each in left]
+            return steps
 
         steps = run_connected(where.uri, carry_out)
         yield pa.RecordBatch.from_pylist([attrs.asdict(step) for step in steps], schema=_STEPS_ARROW)
@@ -234,11 +241,11 @@ async def _step(archiver: Archiver, kind: str, ledger_id: int) -> ArchiveStep:
     if kind == "copy":
         for segment in plan.copy:
             if segment.ledger_id == ledger_id:
-                return await guarded(archiver.copy(segment), ledger_id)
+                return await guarded(archiver, archiver.copy(segment), ledger_id)
     else:
         for record, its in plan.give_up:
             if its == ledger_id:
-                return await guarded(archiver.give_up(record, ledger_id), ledger_id)
+                return await guarded(archiver, archiver.give_up(record, ledger_id), ledger_id)
     return ArchiveStep(what="skipped", ledger_id=ledger_id, why="it is done, or no longer needed")
 
 

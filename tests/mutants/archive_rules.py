@@ -12,9 +12,42 @@ _NAMES = "tests/archive/test_archive_names.py"
 _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
 _TABLE = "tests/archive/test_archive_table.py"
+_S3 = "tests/archive/test_archive_on_s3.py"
 _OVER_ROT = "tests/archive/test_archive_over_damage.py"
 
 MUTANTS = (
+    mutant(
+        "requests_to_an_object_store_have_no_deadline",
+        "A.6",
+        "_with_deadlines",
+        'filesystem.type_name == "s3"',
+        "False",
+        f"{_S3}::test_a_process_ends_although_a_server_does_not_answer_it",
+    ),
+    mutant(
+        "a_job_waits_for_a_dead_server_at_each_file",
+        "A.6",
+        "Archiver.expect_answer_after",
+        "isinstance(failure, ArchiveUnavailable)",
+        "False",
+        f"{_S3}::test_a_job_asks_a_dead_server_for_one_file_and_not_for_all",
+    ),
+    mutant(
+        "a_table_on_s3_is_looked_for_at_another_server",
+        "A.6",
+        "LogTable._open_catalog",
+        "catalog.properties.setdefault(key, value)",
+        "pass",
+        f"{_S3}::test_the_table_of_an_archive_on_s3_shows_the_log",
+    ),
+    mutant(
+        "a_secret_of_a_destination_is_stored",
+        "A.6",
+        "load_destination",
+        "has_secret(where)",
+        "False",
+        f"{_S3}::test_a_destination_with_a_secret_is_refused_and_the_secret_is_neither_stored_nor_shown",
+    ),
     mutant(
         "a_commit_of_older_records_passes_over_a_newer_one",
         "A.6",

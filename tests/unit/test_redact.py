@@ -22,7 +22,7 @@ from ledgerlog.cli.main import cli
 from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
 from ledgerlog.meta.uri import parse_uri
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
-from ledgerlog.redact import redact
+from ledgerlog.redact import has_secret, redact
 from ledgerlog.spark.audit_task import AuditRow
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
 
@@ -184,3 +184,23 @@ def test_what_is_known_of_archives_shows_no_secret() -> None:
     ]
     assert SECRET not in "".join(shown)
     assert "bucket/file.parquet?region=eu" in shown[0]
+
+
+@pytest.mark.parametrize(
+    ("uri", "has"),
+    [
+        ("s3://bucket/archive?region=eu&endpoint_override=https://there:9000", False),
+        ("abfs://container@account.dfs.core.windows.net/a?credential_kind=environment", False),
+        ("hdfs://user@host:8020/archive", False),
+        ("gs://anonymous@bucket/archive", False),
+        ("file:///data/a:b@c", False),
+        ("/data/a:b@c", False),
+        (f"s3://KEY:{SECRET}@bucket/archive", True),
+        (f"s3://KEY:a/b@{SECRET}@bucket/archive", True),
+        (f"abfs://:{SECRET}@account.blob.core.windows.net/a", True),
+        (f"abfs://container@account/a?tenant_id=t&client_secret={SECRET}", True),
+        (f"s3://bucket/archive?endpoint_override=https://user:{SECRET}@there", True),
+    ],
+)
+def test_a_uri_that_holds_a_secret_is_known(uri: str, has: bool) -> None:
+    assert has_secret(uri) == has

@@ -658,6 +658,17 @@ class Archiver:
                 record.file, f"its record names a file in {directory}, and this log's are in {self.directory}"
             )
 
+    async def expect_answer_after(self, failure: LedgerLogError) -> None:
+        """If a step failed because a file is unavailable, check that the destination answers at all.
+
+        Otherwise a job would try thousands of files, and would wait for a dead server at each of them.
+
+        Raises:
+            ArchiveUnavailable: The destination does not answer. End the job.
+        """
+        if isinstance(failure, ArchiveUnavailable):
+            await in_thread(self.destination.expect_answer, file=self.destination.url)
+
     async def delete_file(self, record: ArchivedFile) -> bool:
         """Delete the file that a record names; return whether it was there.
 
@@ -754,13 +765,17 @@ def done(what: str, record: ArchivedFile, *, why: str = "") -> ArchiveStep:
     )
 
 
-async def guarded(work: Awaitable[ArchiveStep], ledger_id: int) -> ArchiveStep:
+async def guarded(archiver: Archiver, work: Awaitable[ArchiveStep], ledger_id: int) -> ArchiveStep:
     """Wait for a step. If a file, an entry or the ledger's metadata are at fault, return a ``failed`` step.
 
     Other errors, for example MetadataUnavailable, are raised: every later step would fail the same way.
+
+    Raises:
+        ArchiveUnavailable: The destination does not answer.
     """
     try:
         return await work
     except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, MetadataCorrupt) as failure:
         logger.error("ledger=%d: %s", ledger_id, failure)
+        await archiver.expect_answer_after(failure)
         return ArchiveStep(what="failed", ledger_id=ledger_id, why=str(failure))

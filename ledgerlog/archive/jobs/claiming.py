@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING
 
 from ledgerlog.archive.reader import in_thread, pyarrow_needed
 from ledgerlog.archive.registry import ArchiveRegistry, DestinationRegistry
-from ledgerlog.errors import ArchiveUnavailable
+from ledgerlog.errors import ArchiveUnavailable, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.meta.settle import CONFLICTS, settle
 from ledgerlog.model.archive import MARKER_BYTES, ArchiveDestination
-from ledgerlog.redact import redact
+from ledgerlog.redact import has_secret, redact
 
 if TYPE_CHECKING:
     from ledgerlog.archive.destinations import Destination
@@ -61,10 +61,16 @@ async def load_destination(where: str) -> Destination:
         where: A path on this machine, or a URL that ``pyarrow.fs`` knows.
 
     Raises:
-        InvalidArgument: pyarrow cannot find files at ``where``.
+        InvalidArgument: pyarrow cannot find files at ``where``, or ``where`` holds a secret.
         ArchiveUnavailable: The file system failed or did not answer in time.
         ArchiveSupportMissing: pyarrow is not installed.
     """
+    if has_secret(where):
+        raise InvalidArgument(
+            f"{where!r} holds a secret, and the metadata store would keep it. Leave it out. Credentials come "
+            "from the environment (for s3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), from a profile, or "
+            "from the machine"
+        )
 
     def load() -> Destination:
         with pyarrow_needed(where):

@@ -54,7 +54,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
         A step for each file that was ``cleaned`` or ``skipped``, or whose deletion ``failed``.
 
     Raises:
-        ArchiveUnavailable: The destination's files cannot be listed.
+        ArchiveUnavailable: The destination's files cannot be listed, or it does not answer any more.
         MetadataUnavailable: The metadata store did not answer.
         MetadataCorrupt: A record does not decode.
     """
@@ -102,6 +102,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
             await in_thread(partial(destination.delete, file.name), file=url)
         except ArchiveUnavailable as failure:
             logger.error("log=%s: %s", archiver.name, failure)
+            await archiver.expect_answer_after(failure)
             steps.append(ArchiveStep(what="failed", ledger_id=None, file=url, why=str(failure)))
         else:
             steps.append(ArchiveStep(what="cleaned", ledger_id=None, bytes=file.size, file=url))
@@ -169,7 +170,8 @@ class _Others:
         if record.token not in self._there:
             try:
                 await self.archiver.expect_file(record)
-            except (ArchiveCorrupt, ArchiveUnavailable):
+            except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+                await self.archiver.expect_answer_after(failure)
                 self._there[record.token] = False
             else:
                 self._there[record.token] = True

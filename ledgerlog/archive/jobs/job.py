@@ -128,14 +128,14 @@ async def archive_log(
         plan = archiver.plan(await archiver.look())
         await publisher.retire(plan.retire, steps.tell)
         for record, ledger_id in plan.give_up:
-            steps.tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
+            steps.tell(await guarded(archiver, archiver.give_up(record, ledger_id), ledger_id))
         if any(step.what == "withdrawn" for step in steps):
             plan = archiver.plan(await archiver.look())
         for segment in plan.copy:
-            steps.tell(await guarded(archiver.copy(segment), segment.ledger_id))
+            steps.tell(await guarded(archiver, archiver.copy(segment), segment.ledger_id))
         if keep_copies_s <= 0:
             for record, ledger_id in archiver.plan(await archiver.look()).give_up:
-                steps.tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
+                steps.tell(await guarded(archiver, archiver.give_up(record, ledger_id), ledger_id))
         await publisher.clean_up(steps.tell)
     return steps
 
@@ -196,5 +196,5 @@ async def retire_gone(
         for step in await clean(archiver, min_age_s=0):
             steps.tell(step)
         for record, _ in records:
-            steps.tell(await guarded(archiver.retire(record), record.ledger_id))
+            steps.tell(await guarded(archiver, archiver.retire(record), record.ledger_id))
     return steps

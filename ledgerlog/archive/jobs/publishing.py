@@ -103,7 +103,7 @@ class Publisher:
         """
         if records and await self.publish(tell):
             for record in records:
-                tell(await guarded(self._archiver.retire(record), record.ledger_id))
+                tell(await guarded(self._archiver, self._archiver.retire(record), record.ledger_id))
 
     async def clean_up(self, tell: OnStep) -> None:
         """Publish, and then delete old files that no record names (``archive.jobs.cleaning``).

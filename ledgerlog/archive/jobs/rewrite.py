@@ -307,7 +307,7 @@ async def compact_log(
     async with open_publisher(archiver, table) as publisher:
         for group in groups:
             for record in group:
-                failed = await _feed(latest, record)
+                failed = await _feed(archiver, latest, record)
                 if failed is not None:
                     steps.tell(failed)
         if steps:
@@ -321,13 +321,14 @@ async def compact_log(
     return steps
 
 
-async def _feed(latest: Latest, record: ArchivedFile) -> ArchiveStep | None:
+async def _feed(archiver: Archiver, latest: Latest, record: ArchivedFile) -> ArchiveStep | None:
     """Feed a file's records to ``latest``; return a step that ``failed`` if the file cannot be read."""
     try:
         async with aclosing(_pages(record)) as pages:
             async for batches in pages:
                 await trio.to_thread.run_sync(latest.feed, batches)
     except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+        await archiver.expect_answer_after(failure)
         return done("failed", record, why=str(failure))
     return None
 
@@ -338,6 +339,7 @@ async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Arc
         made = await rewrite_group(archiver, group, keeps=keeps)
         return await finish_group(archiver, group, made)
     except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+        await archiver.expect_answer_after(failure)
         return done("failed", group[0], why=str(failure))
 
 
