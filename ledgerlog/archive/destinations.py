@@ -52,7 +52,7 @@ from pyarrow import fs
 
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
 from ledgerlog.limits import ARCHIVE_REQUEST_ATTEMPTS, ARCHIVE_REQUEST_TIMEOUT_S
-from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.archive import ArchivedFile, url_below
 from ledgerlog.redact import redact
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "StoredFile",
     "base_name",
     "delete_file",
+    "destination_url",
     "file_name",
     "files_as_errors",
     "log_directory",
@@ -67,6 +68,7 @@ __all__ = [
     "offsets_of_name",
     "open_input",
     "recorded",
+    "where_of",
 ]
 
 
@@ -175,6 +177,8 @@ def recorded(url: str) -> Iterator[None]:
 
 
 def _resolve(url: str) -> tuple[Any, str]:
+    if url.startswith("destination:"):
+        raise InvalidArgument(f"the metadata store does not say where {url!r} is")
     try:
         filesystem, path = fs.FileSystem.from_uri(url)
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
@@ -202,6 +206,27 @@ def _with_deadlines(filesystem: Any) -> Any:
         )
         return fs.GcsFileSystem(**options)
     return filesystem
+
+
+def where_of(url: str) -> str:
+    """Return the canonical URL of a destination, as ``Destination.where`` does. It need not be reachable.
+
+    Raises:
+        InvalidArgument: The URL is that of a file system of this machine, and has no path.
+    """
+    if url.startswith("file:"):
+        return Path(os.path.realpath(_resolve(url)[1])).as_uri()
+    scheme, mark, rest = url.partition("?")[0].rstrip("/").partition("://")
+    if not mark:
+        return Path(os.path.realpath(url)).as_uri()
+    host, slash, path = rest.partition("/")
+    user, at, host = host.rpartition("@")
+    return f"{scheme}{mark}{user.partition(':')[0]}{at}{host}{slash}{path}"
+
+
+def destination_url(file: str) -> str:
+    """Return the URL of the destination of a file, two levels above it."""
+    return _divided(file)[0]
 
 
 def open_input(file: str | ArchivedFile) -> Any:
@@ -248,8 +273,7 @@ class Destination:
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file, by its name below the destination."""
-        base, mark, query = self.url.partition("?")
-        return f"{base}/{name}{mark}{query}"
+        return url_below(self.url, name)
 
     def name_of(self, url: str) -> str | None:
         """Return the name of a file below the destination, by its URL; None if the file lies elsewhere."""
@@ -307,12 +331,18 @@ class Destination:
         The URL has no options and no passwords, and on a local disk no symbolic links. This asks the file
         system.
         """
-        if self._is_local:
-            return Path(os.path.realpath(self._root)).as_uri()
-        scheme, mark, rest = self.url.partition("?")[0].partition("://")
-        host, slash, path = rest.partition("/")
-        user, at, host = host.rpartition("@")
-        return f"{scheme}{mark}{user.partition(':')[0]}{at}{host}{slash}{path}"
+        return where_of(self.url)
+
+    def is_at(self, url: str) -> bool:
+        """Whether this destination and that at another URL are the same place. This asks the file system."""
+        if url == self.url:
+            return True
+        if not self._is_local or not url.startswith("file:"):
+            return False
+        try:
+            return os.path.samefile(self._root, _resolve(url)[1])
+        except (OSError, InvalidArgument):
+            return False
 
     def holds(self, url: str) -> bool:
         """Whether a URL lies below this destination. The file need not exist.

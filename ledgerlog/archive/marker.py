@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 
-from ledgerlog.archive.destinations import Destination, files_as_errors, recorded
+from ledgerlog.archive.destinations import Destination, destination_url, files_as_errors, recorded
 from ledgerlog.errors import ArchiveUnavailable
 
 __all__ = ["destination_of_file", "has_marker", "make_marker", "marker_name"]
@@ -46,9 +46,8 @@ def destination_of_file(url: str) -> Destination:
     Raises:
         ArchiveUnavailable: pyarrow cannot find files at the URL.
     """
-    base, mark, query = url.partition("?")
     with recorded(url):
-        return Destination(base.rsplit("/", 2)[0] + mark + query)
+        return Destination(destination_url(url))
 
 
 def _content(cluster: str, marker: bytes) -> dict[str, object]:

@@ -43,10 +43,22 @@ class ArchiveRegistry:
 
     async def find(self, incarnation: int, ledger_id: int) -> tuple[ArchivedFile, int] | None:
         """Return the record that is stored under a ledger, and its version; None if there is none."""
+        return await self._find(incarnation, ledger_id, _Urls(self._store))
+
+    async def _find(self, incarnation: int, ledger_id: int, urls: _Urls) -> tuple[ArchivedFile, int] | None:
         node = await self._store.get(archive_path(incarnation, ledger_id))
         if node is None:
             return None
-        return ArchivedFile.decode_untrusted(node.value, incarnation, ledger_id), node.version
+        record = ArchivedFile.decode_untrusted(node.value, incarnation, ledger_id)
+        return await urls.resolve(record), node.version
+
+    async def resolve(self, record: ArchivedFile) -> ArchivedFile:
+        """Return a record with the URL of its file, by what the store says about its destination now.
+
+        If the store does not know the destination, the URL stays ``destination://ID/NAME``. Nothing can be
+        read there, so readers get ``ArchiveUnavailable`` with this URL.
+        """
+        return await _Urls(self._store).resolve(record)
 
     async def holding(self, incarnation: int, ledger_id: int, offset: int) -> ArchivedFile | None:
         """Return the record of the file that holds an offset of a log.
@@ -90,12 +102,13 @@ class ArchiveRegistry:
         while True:
             components = await self._store.children(archives_path(incarnation))
             found = []
+            urls = _Urls(self._store)
             for component in components:
                 try:
                     ledger_id = archived_ledger_of(incarnation, component)
                 except ValueError as cause:
                     raise MetadataCorrupt(str(cause)) from cause
-                read = await self.find(incarnation, ledger_id)
+                read = await self._find(incarnation, ledger_id, urls)
                 if read is not None:
                     found.append(read)
             if len(found) == len(components):
@@ -150,6 +163,25 @@ def _listed_at(metadata: LogMetadata, offset: int) -> int | None:
     return segment.ledger_id if segment.first_offset <= offset < segment.end_offset else None
 
 
+class _Urls:
+    """The URLs of destinations. They are read when the first record needs one, and kept."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._places = DestinationRegistry(store)
+        self._known: dict[bytes, str] = {}
+
+    async def resolve(self, record: ArchivedFile) -> ArchivedFile:
+        if not record.destination:
+            return record
+        # If the archive is moved during the first reading, the record of the old place and that of the new
+        # place may both be read when they do not have it.
+        for _ in range(2):
+            if record.destination not in self._known:
+                self._known = await self._places.urls()
+        url = self._known.get(record.destination)
+        return record if url is None else record.below(url)
+
+
 class DestinationRegistry:
     """The records of destinations.
 
@@ -189,6 +221,19 @@ class DestinationRegistry:
             node = await self._store.get(path)
             if node is not None:
                 found.append(ArchiveDestination.decode_untrusted(node.value, path))
+        return found
+
+    async def urls(self) -> dict[bytes, str]:
+        """Return where the files of each destination are, by its id. Leave out what does not decode."""
+        found = {}
+        for component in await self._store.children(DESTINATIONS):
+            path = f"{DESTINATIONS}/{component}"
+            node = await self._store.get(path)
+            if node is not None:
+                with contextlib.suppress(MetadataCorrupt):
+                    place = ArchiveDestination.decode_untrusted(node.value, path)
+                    if place.id and not place.moved_to:
+                        found[place.id] = place.url
         return found
 
     async def write(self, place: ArchiveDestination, version: int | None) -> None:

@@ -34,6 +34,7 @@ from ledgerlog.standard_streams import open_standard_streams
 __all__ = ["cli", "main"]
 
 COMMANDS: dict[str, Callable[[], ModuleType]] = {
+    "archive": lambda: import_module("ledgerlog.cli.archive"),
     "access": lambda: import_module("ledgerlog.cli.access"),
     "bench": lambda: import_module("ledgerlog.cli.bench"),
     "bookie": lambda: import_module("ledgerlog.cli.bookie"),

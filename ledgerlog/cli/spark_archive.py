@@ -27,7 +27,7 @@ from ledgerlog.spark.session import LOCAL_MASTER
 if TYPE_CHECKING:
     from ledgerlog.archive.jobs.archiver import ArchiveStep
 
-__all__ = ["spark_archive", "spark_compact"]
+__all__ = ["report", "spark_archive", "spark_compact"]
 
 _NO_SPARK = "none"
 
@@ -192,7 +192,7 @@ def spark_archive(
                 on_step=tell,
             ),
         )
-    _report(name, steps, as_json)
+    report(name, steps, as_json)
 
 
 @click.command("compact")
@@ -273,7 +273,7 @@ def spark_compact(
                     table=table,
                     on_progress=partial(_move, bar),
                 )
-    _report(name, steps, as_json)
+    report(name, steps, as_json)
 
 
 def _move(bar: Any, done: int, total: int) -> None:
@@ -302,12 +302,13 @@ def _here(
     return run(body)
 
 
-def _report(name: str, steps: Sequence[ArchiveStep], as_json: bool) -> None:
+def report(name: str, steps: Sequence[ArchiveStep], as_json: bool, *, kind: str = "log") -> None:
+    """Print the steps of a job about ``name``. Raise ClickException if one failed."""
     counts = Counter(step.what for step in steps)
     if as_json:
         for step in steps:
             print_json(attrs.asdict(step))
-        print_json({"log": name, "steps": dict(sorted(counts.items()))})
+        print_json({kind: name, "steps": dict(sorted(counts.items()))})
     else:
         for step in steps:
             whose = "" if step.ledger_id is None else f" ledger {step.ledger_id}"

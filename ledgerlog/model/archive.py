@@ -18,22 +18,29 @@ gaps. Then ``end_offset`` - ``first_offset`` is the number of offsets that the f
 
 **Bytes.** One canonical CBOR map:
 
-    v             1                           record_count  records in the file
+    v             1, or 2 with destination    record_count  records in the file
     log           the log's name, for people  compacted     bool
     incarnation   of the log                  digest        32 bytes over the records (docs/ARCHIVE.md)
-    file          its URL                     archived_ms   wall clock; deletion waits from here
+    file          its name, see below         archived_ms   wall clock; deletion waits from here
     file_bytes    its size                    token         random, of the writer of this record
     footer        32 bytes over the file's end, which has no checksum of its own (``archive.footer``)
     ledgers       [id, first offset, end offset, last entry, ...], four numbers for each ledger
+    destination   8 bytes, the id of the file's destination
+
+``file`` is the name of the file below its destination. A record of format 1 has no ``destination``; there
+``file`` is a whole URL. ``archive.registry`` makes whole URLs of names. So if an archive is moved, only the
+record of its destination changes.
 
 **Destinations.** One destination can be mistaken for another. For example, if a disk is not mounted, its
 mount point is an empty directory. So each destination has a marker, a file whose name ends with a random id.
 The metadata store holds the expected id: ``ArchiveDestination``, one canonical CBOR map in the node
 ``destinations/HASH``. HASH is the first 16 bytes of the SHA-256 of ``where``, in hexadecimal:
 
-    v             1                           marker        8 bytes, the id of its marker
+    v             1, or 2 with id             marker        8 bytes, the id of its marker
     where         text that identifies the    made_ms       wall clock, when the marker was made; for
                   destination                               people
+    id            8 bytes, which records of   url           where jobs and readers find the files
+                  files have                  moved_to      the URL to which the archive was moved; ""
 """
 
 from __future__ import annotations
@@ -50,13 +57,29 @@ from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.redact import redact
 
-__all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchiveDestination", "ArchivedFile", "ArchivedLedger"]
+__all__ = [
+    "DESTINATION_ID_BYTES",
+    "DIGEST_BYTES",
+    "MARKER_BYTES",
+    "ArchiveDestination",
+    "ArchivedFile",
+    "ArchivedLedger",
+    "url_below",
+]
 
 _FORMAT = 1
+_FORMAT_WITH_ID = 2
 _OFFSET_MAX = 2**63 - 1
 
 DIGEST_BYTES = 32
 MARKER_BYTES = 8
+DESTINATION_ID_BYTES = 8
+
+
+def url_below(url: str, name: str) -> str:
+    """Return the URL of a file, by the URL of its destination and its name there. Options stay at the end."""
+    base, mark, query = url.partition("?")
+    return f"{base}/{name}{mark}{query}"
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +100,10 @@ class ArchivedFile:
     log: str
     incarnation: int
     file: str = attrs.field(repr=redact)
-    """The file's URL, with everything that you need to read the file. The URL may contain secrets."""
+    """The file's URL, with everything that you need to read the file. The URL may contain secrets.
+
+    ``decode_untrusted`` does not know the URL of a destination. It gives ``destination://ID/NAME`` instead.
+    """
     file_bytes: int
     footer: bytes
     """The digest of the file's end."""
@@ -89,10 +115,13 @@ class ArchivedFile:
     digest: bytes
     archived_ms: int
     token: bytes
+    destination: bytes = b""
+    """The id of the destination; b"": the record has none and keeps the whole URL."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
+        require(len(self.destination) in (0, DESTINATION_ID_BYTES), "an id of a destination has 8 bytes")
         require(bool(self.ledgers), "an archived file holds a ledger at least")
         for ledger in self.ledgers:
             require(ledger.first_offset < ledger.end_offset, "an archived ledger holds records")
@@ -121,6 +150,22 @@ class ArchivedFile:
         """The offset after the last one that the file covers."""
         return self.ledgers[-1].end_offset
 
+    @property
+    def name(self) -> str:
+        """The name of the file below its destination: a directory and a file."""
+        return "/".join(self.file.partition("?")[0].rsplit("/", 2)[1:])
+
+    def below(self, url: str) -> Self:
+        """Return the same record, with the URL of the file below the destination ``url``."""
+        return attrs.evolve(self, file=url_below(url, self.name))
+
+    def with_url(self) -> Self:
+        """Return the same record without the id of the destination, so its bytes have the whole URL.
+
+        Processes that read the file, but not the metadata store, need it.
+        """
+        return attrs.evolve(self, destination=b"")
+
     def holds(self, offset: int) -> bool:
         """Return whether the file covers ``offset``."""
         return self.first_offset <= offset < self.end_offset
@@ -131,12 +176,14 @@ class ArchivedFile:
 
     def encode(self) -> bytes:
         """Encode the record as canonical CBOR."""
+        place = {"destination": self.destination} if self.destination else {}
         return encode_record(
             {
-                "v": _FORMAT,
+                "v": _FORMAT_WITH_ID if self.destination else _FORMAT,
                 "log": self.log,
                 "incarnation": self.incarnation,
-                "file": self.file,
+                "file": self.name if self.destination else self.file,
+                **place,
                 "file_bytes": self.file_bytes,
                 "footer": self.footer,
                 "ledgers": [number for ledger in self.ledgers for number in attrs.astuple(ledger)],
@@ -166,7 +213,12 @@ class ArchivedFile:
         whose = "a ledger" if ledger_id is None else f"ledger {ledger_id}"
         what = f"archive of {whose} of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
-        fields.format(_FORMAT)
+        destination, file = b"", fields.get("file", str)
+        if fields.format(_FORMAT, _FORMAT_WITH_ID) == _FORMAT_WITH_ID:
+            destination = fields.get("destination", bytes)
+            if not destination or file.count("/") != 1 or "?" in file:
+                fields.fail("the field 'file' is no name below a destination")
+            file = f"destination://{destination.hex()}/{file}"
         if fields.integer("incarnation") != incarnation:
             fields.fail("it belongs to another incarnation")
         numbers = fields.sequence("ledgers", int)
@@ -178,7 +230,8 @@ class ArchivedFile:
             return cls(
                 log=check_log_name(fields.get("log", str)),
                 incarnation=incarnation,
-                file=fields.get("file", str),
+                file=file,
+                destination=destination,
                 file_bytes=fields.integer("file_bytes"),
                 footer=fields.get("footer", bytes),
                 ledgers=tuple(
@@ -210,13 +263,26 @@ class ArchiveDestination:
     marker: bytes
     """The id of the destination's marker."""
     made_ms: int
+    id: bytes = b""
+    """The id that records of files have; b"": no job of a version with ids has worked there yet."""
+    url: str = attrs.field(default="", repr=redact)
+    """Where jobs and readers find the files."""
+    moved_to: str = attrs.field(default="", repr=redact)
+    """The URL to which the archive was moved. Another record then has this id; "": it was not moved."""
     unknown: bytes = kept_unknown()
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def encode(self) -> bytes:
         """Encode the record as canonical CBOR."""
+        place = {"id": self.id, "url": self.url, "moved_to": self.moved_to} if self.id else {}
         return encode_record(
-            {"v": _FORMAT, "where": self.where, "marker": self.marker, "made_ms": self.made_ms},
+            {
+                "v": _FORMAT_WITH_ID if self.id else _FORMAT,
+                "where": self.where,
+                "marker": self.marker,
+                "made_ms": self.made_ms,
+                **place,
+            },
             lambda data: self.decode_untrusted(data, self.where),
             unknown=self.unknown,
         )
@@ -225,13 +291,18 @@ class ArchiveDestination:
     def decode_untrusted(cls, data: bytes, node: str) -> Self:
         """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the node and the field."""
         fields = decode_record_untrusted(data, f"destination of archives {node}", MetadataCorrupt)
-        fields.format(_FORMAT)
+        has_id = fields.format(_FORMAT, _FORMAT_WITH_ID) == _FORMAT_WITH_ID
         marker = fields.get("marker", bytes)
         if len(marker) != MARKER_BYTES:
             fields.fail(f"the field 'marker' has {len(marker)} bytes and not {MARKER_BYTES}")
+        if has_id and len(fields.get("id", bytes)) != DESTINATION_ID_BYTES:
+            fields.fail(f"the field 'id' does not have {DESTINATION_ID_BYTES} bytes")
         return cls(
             where=fields.get("where", str),
             marker=marker,
             made_ms=fields.integer("made_ms"),
+            id=fields.get("id", bytes) if has_id else b"",
+            url=fields.get("url", str) if has_id else "",
+            moved_to=fields.get("moved_to", str) if has_id else "",
             unknown=fields.unknown(),
         )

@@ -323,8 +323,13 @@ def compact_on_spark(
     def rewrite(table: Any) -> Any:
         return _rewrite_in_task(where, groups, table)
 
+<<<<<<< HEAD
     files = [(part, record.encode()) for part, group in enumerate(groups) for record in group]
     parts = min(len(files), _TASKS_PER_CORE * parallelism(spark))
+=======
+    files = [(part, record.with_url().encode()) for part, group in enumerate(groups) for record in group]
+    parts = min(len(files), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+>>>>>>> 01275bf4 (Archive: destinations have an id, and files are recorded by their names below it)
     rows = spark.createDataFrame(files, "part LONG, record BINARY").repartition(parts)
     keys = rows.mapInArrow(take_keys, _KEYS)
     made = _kept(spark, keys, len(groups)).groupBy("part").applyInArrow(rewrite, _MADE)
@@ -343,6 +348,7 @@ def compact_on_spark(
                     steps.append(ArchiveStep(what="failed", ledger_id=group[0].ledger_id, why=row["why"]))
                 else:
                     record = ArchivedFile.decode_untrusted(bytes(row["record"]), incarnation)
+                    record = await archiver.archives.resolve(record)
                     steps.append(await finish_group(archiver, group, record))
                 if steps[-1].what in ("failed", "skipped"):
                     break  # A tombstone may go only after all records that it deletes.

@@ -415,7 +415,7 @@ async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, 
             if record is None:
                 logger.warning("ledger=%d was deleted before it was read", piece.stretch.ledger_id)
             else:
-                found[piece.stretch.ledger_id] = record.encode()
+                found[piece.stretch.ledger_id] = record.with_url().encode()
     return found
 
 

@@ -80,3 +80,25 @@ def test_a_table_can_be_left_out_and_one_that_is_damaged_is_made_anew_by_an_opti
     assert refused.exit_code == 1
     assert "--new-table" in refused.output
     assert commands.lines(*archive, "--new-table")[-1]["steps"] == {"published": 1}
+
+
+def test_an_archive_is_moved_by_one_command(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    archive = ("spark", "archive", "orders", "--master", "none", "--keep-copies", "0", "--destination")
+    commands.lines("log", "create", "orders")
+    for _ in range(2):
+        assert commands.run("log", "append", "orders", stdin=b"one\ntwo\n").exit_code == 0
+    commands.lines(*archive, one)
+    before = commands.run("log", "read", "orders").stdout
+    (tmp_path / "one").rename(two)
+    refused = commands.run(*archive, two)
+    assert refused.exit_code == 1
+    assert "ledgerlog archive move FROM TO" in refused.stderr
+    assert commands.lines("archive", "move", one, two)[-1] == {"archive": two, "steps": {"moved": 2}}
+    assert commands.run("log", "read", "orders").stdout == before
+    assert commands.lines(*archive, two, "--new-table")[-1]["steps"] == {"published": 1}
+    (tmp_path / "two").rename(one)
+    refused = commands.run("archive", "move", two, str(tmp_path / "three"))
+    assert refused.exit_code == 1
+    assert "marker" in refused.stderr

@@ -151,7 +151,7 @@ async def name_it(client: Client, record: ArchivedFile, url: str) -> ArchivedFil
     path = archive_path(record.incarnation, record.ledger_id)
     found = await client.opened.store.get(path)
     assert found is not None
-    forged = attrs.evolve(record, file=url)
+    forged = attrs.evolve(record, destination=b"", file=url)
     await client.opened.store.set(path, forged.encode(), version=found.version)
     return forged
 
@@ -241,7 +241,7 @@ async def test_a_refused_record_says_what_it_should_name(tmp_path: Path) -> None
         await fill(log, 4)
         await archive(client, tmp_path, keep_copies_s=DAY_S)
         (record,) = await archived(client, log)
-        forged = attrs.evolve(record, file="file:///etc/passwd")
+        forged = attrs.evolve(record, destination=b"", file="file:///etc/passwd")
         for work in (open_input, delete_file):
             with pytest.raises(ArchiveCorrupt, match=r"/etc/passwd.*names no file that holds offsets 0 to 3"):
                 work(forged)

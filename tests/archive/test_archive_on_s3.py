@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from ledgerlog.archive import destinations
 from ledgerlog.archive.core.compaction import own_rule
 from ledgerlog.archive.jobs.job import archive_log
+from ledgerlog.archive.jobs.moving import move_archive
 from ledgerlog.archive.jobs.publishing import TableOptions
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.archive.reader import check_archive
@@ -156,6 +158,29 @@ async def test_the_table_of_an_archive_on_s3_shows_the_log(s3: S3Server, where: 
         assert offsets_shown() == list(range(14))
 
 
+async def test_an_archive_is_moved_to_another_bucket_and_other_options(s3: S3Server, where: str) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await half_done(client, where)
+        before = await records_of(log)
+        target = f"s3://{s3.new_bucket()}/there"
+        for key in s3.keys(where):
+            name = key.removeprefix(where.removeprefix("s3://"))
+            s3.files().copy_file(key, f"{target.removeprefix('s3://')}{name}")
+        s3.files().delete_dir_contents(where.removeprefix("s3://"))
+        steps = await move_archive(client.opened, where, target)
+        assert [step.what for step in steps] == ["moved"] * 2
+        assert await records_of(log) == before
+        with_options = f"{target}?region=us-east-1"
+        with pytest.raises(ArchiveUnavailable, match="archive move"):
+            await done(client, with_options)
+        await move_archive(client.opened, target, with_options)
+        assert "failed" not in await done(client, with_options)
+        assert await records_of(log) == before
+        assert {record.destination for record in await archived(client, log)} == {
+            (await archived(client, log))[0].destination
+        }
+
+
 # --- a server that does not answer --------------------------------------------------------------------
 
 
@@ -259,7 +284,7 @@ sys.stdin.readline()
 """
 
 
-async def test_a_process_ends_although_a_server_does_not_answer_it(s3: S3Server, where: str) -> None:
+def test_a_process_ends_although_a_server_does_not_answer_it(s3: S3Server, where: str) -> None:
     def asked() -> list[str]:
         return [line for line in s3.gate.requests if f"{where[5:]}/_ledgerlog-nothing " in line]
 
@@ -271,7 +296,7 @@ async def test_a_process_ends_although_a_server_does_not_answer_it(s3: S3Server,
         s3.gate.stick()
         process.stdin.write("ask\n")
         process.stdin.flush()
-        await until(asked)
+        trio.run(until, asked)
         process.communicate("end\n")
     assert process.returncode == 0
     assert len(asked()) == 1, "it waits for one attempt, as long as one request may take"

@@ -365,7 +365,7 @@ async def put_elsewhere(client: Client, record: ArchivedFile) -> None:
     path = archive_path(record.incarnation, record.ledger_id)
     found = await client.opened.store.get(path)
     assert found is not None
-    strange = attrs.evolve(record, file=f"strange://there/{name_in(record)}")
+    strange = attrs.evolve(record, destination=b"", file=f"strange://there/{name_in(record)}")
     await client.opened.store.set(path, strange.encode(), version=found.version)
 
 

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from ledgerlog.errors import IncompatibleVersion, WireError
 from ledgerlog.machine.core.replica import RequestTable
 from ledgerlog.model.archive import (
@@ -123,7 +125,7 @@ def _archives() -> list[ArchivedFile]:
         ArchivedLedger(ledger_id=4, first_offset=0, end_offset=10, last_entry=2),
         ArchivedLedger(ledger_id=6, first_offset=10, end_offset=11, last_entry=0),
     )
-    return [
+    whole = [
         ArchivedFile(
             log="orders",
             incarnation=_LOG,
@@ -137,6 +139,13 @@ def _archives() -> list[ArchivedFile]:
             archived_ms=1_700_000_000_000,
             token=bytes(16),
         )
+    ]
+    return [
+        *whole,
+        *(
+            attrs.evolve(each, file="destination://" + 16 * "0" + "/a/b", destination=bytes(8))
+            for each in whole
+        ),
     ]
 
 

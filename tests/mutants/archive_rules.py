@@ -13,9 +13,50 @@ _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
 _TABLE = "tests/archive/test_archive_table.py"
 _S3 = "tests/archive/test_archive_on_s3.py"
+_MOVED = "tests/archive/test_archive_moved.py"
 _OVER_ROT = "tests/archive/test_archive_over_damage.py"
 
 MUTANTS = (
+    mutant(
+        "a_file_is_recorded_by_its_whole_url",
+        "A.6",
+        "_Writing.finish",
+        "destination=archiver.destination_id",
+        'destination=b""',
+        f"{_MOVED}::test_an_archive_is_moved_by_the_record_of_its_destination_alone",
+    ),
+    mutant(
+        "a_file_that_is_not_at_the_new_place_is_moved",
+        "A.6",
+        "_Mover.check",
+        "(size, footer) != (record.file_bytes, record.footer)",
+        "False",
+        f"{_MOVED}::test_nothing_is_moved_if_a_file_or_the_marker_is_not_there",
+    ),
+    mutant(
+        "an_archive_that_was_moved_away_is_claimed",
+        "A.6",
+        "Markers.claim",
+        "found is not None and found[0].moved_to",
+        "False",
+        f"{_MOVED}::test_a_job_that_is_told_the_old_place_refuses_although_a_copy_is_there",
+    ),
+    mutant(
+        "a_copy_of_an_archive_is_the_archive",
+        "A.6",
+        "Markers._addressed",
+        "not await in_thread(lambda: destination.is_at(place.url), file=destination.url)",
+        "False",
+        f"{_MOVED}::test_a_job_that_is_told_the_old_place_refuses_although_a_copy_is_there",
+    ),
+    mutant(
+        "a_file_at_the_old_place_is_recorded_after_the_move",
+        "A.6",
+        "Archiver._record",
+        "await self.check_place(),",
+        "",
+        f"{_MOVED}::test_a_job_does_not_record_a_file_at_the_old_place_after_the_move",
+    ),
     mutant(
         "requests_to_an_object_store_have_no_deadline",
         "A.6",

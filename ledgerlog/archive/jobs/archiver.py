@@ -46,9 +46,9 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from ledgerlog.archive.core.lifecycle import ArchivePlan, plan_archive
-from ledgerlog.archive.jobs.claiming import Markers
+from ledgerlog.archive.jobs.claiming import Markers, load_destination
 from ledgerlog.archive.reader import check_archive, in_thread
-from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.archive.registry import ArchiveRegistry, DestinationRegistry
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
     ArchiveCorrupt,
@@ -65,8 +65,8 @@ from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S, MIB, R
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Check, Create, Delete, NodeMissing, Operation, VersionConflict
-from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
-from ledgerlog.model.layout import archive_path, ledger_path, log_record_path
+from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
+from ledgerlog.model.layout import archive_path, destination_path, ledger_path, log_record_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import RecordBatch
@@ -93,7 +93,8 @@ class ArchiveStep:
 
     what: str
     """What happened: ``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted``,
-    ``published`` or ``cleaned``. ``unchanged``, ``skipped`` and ``failed`` mean that no record changed."""
+    ``published``, ``moved`` or ``cleaned``. ``unchanged``, ``skipped`` and ``failed`` mean that no record
+    changed."""
     ledger_id: int | None
     """The ledger; for a merged file, the file's first ledger. None for a file without a record and for a
     published table."""
@@ -190,11 +191,46 @@ class Archiver:
         self.markers = Markers(client, cluster)
         self.directory = destinations.log_directory(name, incarnation, cluster)
         """The log's directory below the destination."""
+        self._place: ArchiveDestination | None = None
         self.archives = ArchiveRegistry(client.store)
         self.logs = LogRegistry(client.store, client.environment)
         self.ledgers = LedgerRegistry(client.store, client.environment)
         self._keep_copies_ms = round(1000 * keep_copies_s)
         self._pace = Pace(RepairSettings().checks_per_s)
+
+    async def claim(self, *, accept: bool = False) -> None:
+        """Claim the destination (``Markers.claim``). Call it before the first step that makes a file.
+
+        From then on the archiver works at the URL that the store has for the destination.
+        """
+        place = await self.markers.claim(self.destination, accept=accept)
+        if place.url != self.destination.url:
+            self.destination = await load_destination(place.url)
+        self._place = place
+
+    @property
+    def destination_id(self) -> bytes:
+        """The id of the destination."""
+        assert self._place is not None, "claimed"
+        return self._place.id
+
+    async def check_place(self) -> Check:
+        """Return the operation that lets a transaction fail if the archive is moved to another place.
+
+        Raises:
+            ArchiveUnavailable: It was moved since it was claimed. The new file is at the old place.
+        """
+        assert self._place is not None, "claimed"
+        found = await DestinationRegistry(self.client.store).find(self._place.where)
+        if found is None or (found[0].id, found[0].url, found[0].moved_to) != (
+            self._place.id,
+            self._place.url,
+            "",
+        ):
+            raise ArchiveUnavailable(
+                self.destination.url, "the archive was moved from here meanwhile; run the job again"
+            )
+        return Check(destination_path(self._place.where), found[1])
 
     def mark(self, step: str) -> None:
         """Report progress to the environment. Tests inject faults here."""
@@ -465,7 +501,11 @@ class Archiver:
                 await self.delete_file(record)
                 return done("skipped", record, why=LATE)
             await self.client.store.transaction(
-                [Check(log_record_path(self.incarnation), version), Create(path, record.encode())]
+                [
+                    Check(log_record_path(self.incarnation), version),
+                    await self.check_place(),
+                    Create(path, record.encode()),
+                ]
             )
             return done("copied", record)
 
@@ -744,6 +784,7 @@ class _Writing:
             digest=facts.digest,
             archived_ms=environment.now_ms(),
             token=environment.new_token(),
+            destination=archiver.destination_id,
         )
         await check_archive(record)
         # Without the marker, the destination may have been unmounted during the write. Then the new file lies

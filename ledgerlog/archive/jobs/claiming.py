@@ -34,12 +34,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from ledgerlog.archive.reader import in_thread, pyarrow_needed
 from ledgerlog.archive.registry import ArchiveRegistry, DestinationRegistry
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.meta.settle import CONFLICTS, settle
-from ledgerlog.model.archive import MARKER_BYTES, ArchiveDestination
+from ledgerlog.model.archive import DESTINATION_ID_BYTES, MARKER_BYTES, ArchiveDestination
 from ledgerlog.redact import has_secret, redact
 
 if TYPE_CHECKING:
@@ -99,15 +101,22 @@ class Markers:
         self.cluster = cluster
         self._places = DestinationRegistry(client.store)
 
-    async def claim(self, destination: Destination, *, accept: bool = False) -> None:
+    async def claim(self, destination: Destination, *, accept: bool = False) -> ArchiveDestination:
         """Check that a marker vouches for the destination. If the destination is new, make its marker.
+
+        If the destination has no id yet, it gets one.
 
         Args:
             destination: The destination.
             accept: Make a new marker even if the destination's marker is missing.
 
+        Returns:
+            What the store says about the destination. Its files are found at its ``url``, which is the same
+            place as ``destination``.
+
         Raises:
-            ArchiveUnavailable: The marker is missing and ``accept`` is not set, or the file system failed.
+            ArchiveUnavailable: The marker is missing and ``accept`` is not set, or the file system failed. Or
+                the archive was moved away, or the store has another URL for it.
             MetadataOutcomeUnknown: The new marker may be recorded or not. Call it again.
 
         Cancelling: a new marker may be there or not.
@@ -116,26 +125,37 @@ class Markers:
         while True:
             await self._client.store.sync()
             found = await self._places.find(where)
+            if found is not None and found[0].moved_to:
+                raise ArchiveUnavailable(
+                    destination.url,
+                    f"the archive was moved from here to {found[0].moved_to}: name that place",
+                )
+            vouching: ArchiveDestination | None = None
             try:
-                if await self._is_vouched(destination, found and found[0]):
-                    return
+                vouching = await self._vouching(destination, found and found[0])
             except ArchiveUnavailable:
                 if not accept:
                     raise
                 # Go on, even if the marker has other contents: ``_make`` makes a new one. If the file system
                 # failed, ``_make`` fails too.
+            if vouching is not None:
+                place = await self._addressed(destination, vouching)
+                if place is None:
+                    continue
+                return place
             if not accept:
                 if found is not None:
-                    raise self._refusal(destination, destination.url, found[0])
+                    raise self.refusal(destination, destination.url, found[0])
                 named = await self._file_below(destination)
                 if named is not None:
                     # Another job may have claimed the destination in the meantime: every job makes the node
                     # before its first record. So look for the node again.
                     if await self._places.find(where) is not None:
                         continue
-                    raise self._refusal(destination, named, None)
-            if await self._make(destination, where, None if found is None else found[1]):
-                return
+                    raise self.refusal(destination, named, None)
+            made = await self._make(destination, where, found)
+            if made is not None:
+                return made
 
     async def expect(self, file: str) -> None:
         """Check that a marker vouches for the destination in which a file lies or should lie.
@@ -153,28 +173,95 @@ class Markers:
 
         destination, where = await in_thread(find, file=file)
         found = await self._places.find(where)
-        if not await self._is_vouched(destination, found and found[0]):
-            raise self._refusal(destination, file, found and found[0])
+        if await self._vouching(destination, found and found[0]) is None:
+            raise self.refusal(destination, file, found and found[0])
 
-    async def _is_vouched(self, destination: Destination, known: ArchiveDestination | None) -> bool:
-        """Whether the marker of ``known`` is there; if ``known`` is None, whether any known marker is
-        there."""
-        candidates = [known] if known is not None else await self._places.all()
+    async def _addressed(
+        self, destination: Destination, place: ArchiveDestination
+    ) -> ArchiveDestination | None:
+        """Return the record of a destination with its id and its URL; None if another job has changed it.
+
+        If it has none, this job says how the destination is reached.
+
+        Raises:
+            ArchiveUnavailable: The record has another URL. These may be two places, although the marker is at
+                both: one may be a copy of the other.
+        """
+        if place.id:
+            if not await in_thread(lambda: destination.is_at(place.url), file=destination.url):
+                raise ArchiveUnavailable(
+                    destination.url,
+                    f"it has the marker of the archive at {place.url}. If the archive was moved, run "
+                    "`ledgerlog archive move FROM TO` once. If not, name it as it is recorded",
+                )
+            return place
+        found = await self._places.find(place.where)
+        if found is None or found[0] != place:
+            return None
+        token = self._client.environment.new_token()
+        addressed = attrs.evolve(place, id=token[:DESTINATION_ID_BYTES], url=destination.url)
+        return addressed if await self._write(addressed, found[1]) else None
+
+    async def _write(self, place: ArchiveDestination, version: int | None) -> bool:
+        """Write the record of a destination; return False if another job has written it."""
+
+        async def write(_: bool) -> bool:
+            try:
+                await self._places.write(place, version)
+            except CONFLICTS:  # After a lost answer, the caller finds what we wrote.
+                return False
+            return True
+
+        return await settle(self._client.store, write, what=f"the record of destination {place.url}")
+
+    async def _vouching(
+        self, destination: Destination, known: ArchiveDestination | None
+    ) -> ArchiveDestination | None:
+        """Return the destination whose marker is there, or None.
+
+        Only ``known`` counts. If it is None, every known destination does that was not moved away.
+        """
+        everywhere = [] if known is not None else await self._places.all()
+        candidates = [known] if known is not None else [each for each in everywhere if not each.moved_to]
         for place in candidates:
-            if await in_thread(
-                partial(self._marker.has_marker, destination, self.cluster, place.marker),
-                file=destination.url,
-            ):
-                return True
-        return False
+            if await self.is_marked(destination, place):
+                return place
+        return None
 
-    async def _make(self, destination: Destination, where: str, version: int | None) -> bool:
-        """Make a marker and record it in the store. Return whether the store has this marker."""
+    async def is_marked(self, destination: Destination, place: ArchiveDestination) -> bool:
+        """Whether the marker of ``place`` is at a destination.
+
+        Raises:
+            ArchiveUnavailable: The file system failed.
+        """
+        has_marker = partial(self._marker.has_marker, destination, self.cluster, place.marker)
+        return await in_thread(has_marker, file=destination.url)
+
+    async def mark(self, destination: Destination, marker: bytes) -> None:
+        """Leave a marker at a destination.
+
+        Raises:
+            ArchiveUnavailable: The file system failed.
+        """
+        make = partial(self._marker.make_marker, destination, self.cluster, marker)
+        await in_thread(make, file=destination.url)
+
+    async def _make(
+        self, destination: Destination, where: str, found: tuple[ArchiveDestination, int] | None
+    ) -> ArchiveDestination | None:
+        """Make a marker and record it in the store. Return the record; None if another job has made one."""
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
-        place = ArchiveDestination(where=where, marker=marker, made_ms=environment.now_ms())
+        known, version = (None, None) if found is None else found
+        place = ArchiveDestination(
+            where=where,
+            marker=marker,
+            made_ms=environment.now_ms(),
+            id=(known and known.id) or environment.new_token()[:DESTINATION_ID_BYTES],
+            url=(known and known.url) or destination.url,
+        )
         cluster = self.cluster
-        await in_thread(lambda: self._marker.make_marker(destination, cluster, marker), file=destination.url)
+        await self.mark(destination, marker)
         environment.mark("archive: marker made")
         name = self._marker.marker_name(cluster, marker)
 
@@ -191,13 +278,14 @@ class Markers:
             return True
 
         if not await settle(self._client.store, write, what=f"the claim of {destination.url}"):
-            return False
+            return None
         logger.info("%s is an archive of cluster %s from now on", redact(destination.url), cluster)
-        return True
+        return place
 
-    def _refusal(
+    def refusal(
         self, destination: Destination, file: str, known: ArchiveDestination | None
     ) -> ArchiveUnavailable:
+        """Return the error for a destination without the marker of ``known``, or without any."""
         if known is None:
             lacks = "no marker of this cluster's archives is there"
         else:

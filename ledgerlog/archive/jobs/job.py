@@ -14,7 +14,7 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.belonging import check_cluster
 from ledgerlog.model.layout import CLUSTER
 
-__all__ = ["archive_log", "open_archiver", "retire_gone"]
+__all__ = ["archive_log", "cluster_id", "open_archiver", "retire_gone"]
 
 
 async def open_archiver(
@@ -54,14 +54,19 @@ async def open_archiver(
         name,
         found,
         await load_destination(destination),
-        cluster=await _cluster_id(client),
+        cluster=await cluster_id(client),
         keep_copies_s=keep_copies_s,
     )
-    await archiver.markers.claim(archiver.destination, accept=accept_destination)
+    await archiver.claim(accept=accept_destination)
     return archiver
 
 
-async def _cluster_id(client: LedgerClient) -> str:
+async def cluster_id(client: LedgerClient) -> str:
+    """Return the id of the cluster.
+
+    Raises:
+        NotEnoughBookies: No bookie has ever served it.
+    """
     node = await client.store.get(CLUSTER)
     if node is None:
         raise NotEnoughBookies("no bookie has ever served this cluster: there is nothing to archive")
@@ -186,10 +191,10 @@ async def retire_gone(
             records[0][0].log,
             incarnation,
             await load_destination(destination),
-            cluster=await _cluster_id(client),
+            cluster=await cluster_id(client),
             keep_copies_s=ARCHIVE_KEEP_COPIES_S,
         )
-        await archiver.markers.claim(archiver.destination, accept=accept_destination)
+        await archiver.claim(accept=accept_destination)
         await drop_table(archiver, table)
         # Now delete the files that no record names, whatever their age. After the last record is deleted,
         # no job looks here again. If a job is about to make a record, it finds no log and deletes its file.

@@ -152,6 +152,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> 
             Set(log_record_path(archiver.incarnation), merged.encode(), version)
             if dropped
             else Check(log_record_path(archiver.incarnation), version),
+            await archiver.check_place(),
             Set(path, made.encode(), versions[0]),
         ]
         operations += [

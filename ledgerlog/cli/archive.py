@@ -1,0 +1,48 @@
+"""``ledgerlog archive``: where the archives of a cluster are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ledgerlog.archive.jobs.moving import move_archive
+from ledgerlog.cli.options import check_there, json_option, uri_option
+from ledgerlog.cli.running import run
+from ledgerlog.cli.spark_archive import report
+from ledgerlog.cluster import connect
+from ledgerlog.redact import redact
+
+if TYPE_CHECKING:
+    from ledgerlog.archive.jobs.archiver import ArchiveStep
+
+__all__ = ["archive"]
+
+
+@click.group()
+def archive() -> None:
+    """Where archives are. To archive a log, see `ledgerlog spark archive`."""
+
+
+@archive.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option(
+    "--accept-destination",
+    is_flag=True,
+    help="TO is the right place, and mounted, even if the marker of the archive was not copied to it.",
+)
+@uri_option
+@json_option
+def move(source: str, target: str, accept_destination: bool, uri: str, as_json: bool) -> None:
+    """Tell the cluster that the archive at FROM is at TO now: another directory, bucket or URL. Copy its
+    files there before, with the marker, and run no job meanwhile. All logs that are archived at FROM move.
+
+    The exit status is 1 if a file is not at TO. Then nothing was changed."""
+    check_there(uri)
+
+    async def body() -> list[ArchiveStep]:
+        async with connect(uri) as cluster:
+            return await move_archive(cluster.client, source, target, accept_destination=accept_destination)
+
+    report(redact(target), run(body), as_json, kind="archive")
