@@ -119,9 +119,12 @@ async def test_nothing_is_moved_if_a_file_or_the_marker_is_not_there(tmp_path: P
         record = (await archived(client, log))[1]
         copy = two / path_of(record).relative_to(one)
         good = copy.read_bytes()
-        for damage in (lambda: copy.write_bytes(good[:-1]), lambda: remove(copy)):
-            damage()
+        other = path_of((await archived(client, log))[0]).read_bytes()
+        for damaged in (good[:-1], other):
+            copy.write_bytes(damaged)
             assert await moved(client, one, two) == ["failed"]
+        remove(copy)
+        assert await moved(client, one, two) == ["failed"]
         copy.write_bytes(good)
         (marker,) = two.glob("_ledgerlog-archive-*")
         marker.unlink()

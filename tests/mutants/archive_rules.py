@@ -21,8 +21,8 @@ MUTANTS = (
         "a_file_is_recorded_by_its_whole_url",
         "A.6",
         "_Writing.finish",
-        "destination=archiver.destination_id",
-        'destination=b""',
+        "archiver.destination_id",
+        'b""',
         f"{_MOVED}::test_an_archive_is_moved_by_the_record_of_its_destination_alone",
     ),
     mutant(
@@ -53,8 +53,8 @@ MUTANTS = (
         "a_file_at_the_old_place_is_recorded_after_the_move",
         "A.6",
         "Archiver._record",
-        "await self.check_place(),",
-        "",
+        "await self.check_place()",
+        "Check(log_record_path(self.incarnation), version)",
         f"{_MOVED}::test_a_job_does_not_record_a_file_at_the_old_place_after_the_move",
     ),
     mutant(
@@ -421,8 +421,8 @@ MUTANTS = (
         "destination_that_is_not_mounted_is_taken_for_a_new_one",
         "A.6",
         "Markers.claim",
-        "found is not None",
-        "False and found is not None",
+        "raise self.refusal(destination, destination.url, found[0])",
+        "pass",
         f"{_MARKER}::test_a_destination_that_is_known_is_refused_without_its_marker_before_it_has_a_file",
     ),
     mutant(
@@ -436,8 +436,8 @@ MUTANTS = (
     mutant(
         "any_marker_vouches_for_any_destination",
         "A.6",
-        "Markers._is_vouched",
-        "[known] if known is not None else await self._places.all()",
+        "Markers._vouching",
+        "[known] if known is not None else [each for each in everywhere if not each.moved_to]",
         "await self._places.all()",
         f"{_MARKER}::test_an_archive_of_another_destination_does_not_vouch_for_one_that_is_known",
     ),
