@@ -323,13 +323,8 @@ def compact_on_spark(
     def rewrite(table: Any) -> Any:
         return _rewrite_in_task(where, groups, table)
 
-<<<<<<< HEAD
-    files = [(part, record.encode()) for part, group in enumerate(groups) for record in group]
-    parts = min(len(files), _TASKS_PER_CORE * parallelism(spark))
-=======
     files = [(part, record.with_url().encode()) for part, group in enumerate(groups) for record in group]
-    parts = min(len(files), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
->>>>>>> 01275bf4 (Archive: destinations have an id, and files are recorded by their names below it)
+    parts = min(len(files), _TASKS_PER_CORE * parallelism(spark))
     rows = spark.createDataFrame(files, "part LONG, record BINARY").repartition(parts)
     keys = rows.mapInArrow(take_keys, _KEYS)
     made = _kept(spark, keys, len(groups)).groupBy("part").applyInArrow(rewrite, _MADE)
