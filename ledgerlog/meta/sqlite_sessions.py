@@ -23,9 +23,9 @@ until the end of the last lease that it knows to be written. Only after that can
 session because of its lease.
 
 **Claims.** The owner looks at the clock and writes the new lease under a claim, a second lock on the lock
-file. A process that ends the session because of its lease reads the lease under a claim too, and keeps the
-claim until the end is committed. Otherwise an owner that was stopped between its look at the clock and its
-write could renew a lease that has ended the session.
+file. A process that ends the session because of its lease reads the lease under a claim too. So it never ends
+a session whose owner has looked at the clock and is about to write. An owner that comes later finds that its
+lease has lapsed, because all processes see the same clock.
 
 **Reaping** is one ordinary transaction. It removes the session's nodes together with its row, and watchers
 everywhere see the changes. The reaper checks the session again inside the transaction, because the owner may
@@ -36,9 +36,10 @@ committed.
 not held always means a dead owner. A file without a row is left over if a process died between these two
 steps, or if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeping
 process may lock a new file before the file's owner does. The owner then finds the file locked, or finds that
-the name no longer leads to the locked file. Then it starts again under another name. If an operator has
-removed a session's file by hand, the owner notices at the next renewal and opens a new session. The others
-wait for the length of a lease, because the owner may believe in the old session that long.
+the name no longer leads to the locked file. Then it starts again under another name. If somebody removes,
+moves or empties the file of a live session, the owner notices at the next renewal and opens a new session. If
+the owner does not run, the others wait for the length of a lease: the owner may believe in the session that
+long.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
@@ -47,6 +48,7 @@ dead parent. The descriptors are close-on-exec, and after a plain fork the child
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -120,17 +122,27 @@ class SessionLock:
         self._descriptor = -1
 
     def write_lease(self, until_ns: int) -> None:
-        """Write the end of the lease into the file. If the session has a row, call it under a claim."""
-        os.pwrite(self._descriptor, _LEASE.pack(until_ns), 0)
+        """Write the end of the lease into the file. Call it under a claim."""
+        lease = _LEASE.pack(until_ns)
+        if os.pwrite(self._descriptor, lease, 0) != len(lease):
+            raise OSError(errno.EIO, "a lease was written in part", os.fspath(self._path))
 
     def claimed(self) -> contextlib.AbstractContextManager[None]:
-        """Claim the lease for the owner. Raises ``Busy`` if a process is about to end the session."""
+        """Claim the lease for the owner. Raises ``Busy`` while another process reads it under a claim."""
         return _claimed(self._descriptor, fcntl.F_WRLCK)
 
     @property
-    def is_in_place(self) -> bool:
-        """Whether the file still has its name."""
-        return os.fstat(self._descriptor).st_nlink > 0
+    def is_held(self) -> bool:
+        """Whether ``release`` was not called yet."""
+        return self._descriptor != -1
+
+    @property
+    def has_lease_in_place(self) -> bool:
+        """Whether the name leads to the file, and the file holds a lease."""
+        try:
+            return _same_file(self._descriptor, self._path) and _read_lease(self._descriptor) is not None
+        except FileNotFoundError:
+            return False
 
     @classmethod
     def _drop_all_after_fork(cls) -> None:
@@ -157,8 +169,7 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours, named = os.fstat(descriptor), os.stat(path)
-        if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):
+        if _same_file(descriptor, path):
             return SessionLock(path, descriptor)
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -167,6 +178,11 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    ours, named = os.fstat(descriptor), os.stat(path, follow_symlinks=False)
+    return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
 
 @contextlib.contextmanager
@@ -178,6 +194,7 @@ def _claimed(descriptor: int, kind: int) -> Iterator[None]:
 
     Raises:
         Busy: Another process holds a claim.
+        OSError: The file system has no such locks.
     """
 
     def lock(kind: int) -> None:
@@ -185,7 +202,7 @@ def _claimed(descriptor: int, kind: int) -> Iterator[None]:
 
     try:
         lock(kind)
-    except (BlockingIOError, PermissionError) as held:  # EAGAIN or EACCES, as fcntl(2) says.
+    except BlockingIOError as held:
         raise Busy from held
     try:
         yield
@@ -246,10 +263,11 @@ class Sessions:
         while lock is None:
             session_id = secrets.token_hex(8)
             with _os_translated(self._directory):
+                self._directory.mkdir(mode=0o700, exist_ok=True)
                 lock = _try_lock(self._path_of(session_id), create=True)
         try:
-            until_ns = boot_clock_ns() + self._timeout_ns
-            with _os_translated(self._directory):
+            with _os_translated(self._directory), lock.claimed():
+                until_ns = boot_clock_ns() + self._timeout_ns
                 lock.write_lease(until_ns)
             with self._file.writing():
                 self._file.execute(
@@ -265,15 +283,15 @@ class Sessions:
         """Return the lease with a later end; None if the session is over.
 
         Raises:
-            Busy: Another process is about to end the session.
+            Busy: Another process reads the lease, or holds the metadata file.
         """
-        with self._file.reading():
-            is_listed = self._is_alive(lease.session_id)
-        if not is_listed:
+        if not lease.lock.is_held:  # The session ended with the file that another one has replaced.
             return None
         with _os_translated(self._directory), lease.lock.claimed():
+            with self._file.reading():
+                is_listed = self._is_alive(lease.session_id)
             now_ns = boot_clock_ns()
-            if lease.until_ns <= now_ns or not lease.lock.is_in_place:
+            if not is_listed or lease.until_ns <= now_ns or not lease.lock.has_lease_in_place:
                 return None
             until_ns = now_ns + self._timeout_ns
             lease.lock.write_lease(until_ns)
@@ -312,6 +330,10 @@ class Sessions:
         self._reaped_at_ns = now
         with self._file.reading():
             rows = self._file.execute("SELECT session_id, boot_id, lease_until_ns FROM sessions").fetchall()
+        listed = {session_id for session_id, _, _ in rows}
+        self._missed_since_ns = {
+            session_id: since for session_id, since in self._missed_since_ns.items() if session_id in listed
+        }
         locks: dict[str, SessionLock] = {}
         suspects = []
         try:
@@ -335,9 +357,9 @@ class Sessions:
         gone: list[str] = []
         over = []
         try:
-            with contextlib.ExitStack() as claims, self._file.writing():
+            with self._file.writing():
                 for session_id in suspects:
-                    if session_id in locks or self._has_lapsed(session_id, claims):
+                    if session_id in locks or self._is_over(session_id):
                         gone += self._remove(session_id)
                         over.append(session_id)
         except MetadataError as failure:
@@ -345,25 +367,15 @@ class Sessions:
             self._reaped_at_ns = boot_clock_ns() + REAP_PAUSE_NS
             return gone
         for session_id in over:
-            self._missed_since_ns.pop(session_id, None)
             with _os_translated(self._directory), contextlib.suppress(FileNotFoundError):
                 self._path_of(session_id).unlink()
         return gone
 
-    def _has_lapsed(self, session_id: str, claims: contextlib.ExitStack) -> bool:
-        """Whether the session is over by its lease. If so, its owner cannot renew it until ``claims`` end."""
-        with contextlib.ExitStack() as ours:
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(self._path_of(session_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                ours.callback(os.close, descriptor)
-                try:
-                    ours.enter_context(_claimed(descriptor, fcntl.F_RDLCK))
-                except Busy:
-                    return False  # Its owner is renewing it.
-            if self._is_alive(session_id):
-                return False
-            claims.enter_context(ours.pop_all())
-            return True
+    def _is_over(self, session_id: str) -> bool:
+        try:
+            return not self._is_alive(session_id, is_claimed=True)
+        except Busy:
+            return False  # Its owner is renewing the lease.
 
     def sweep(self) -> None:
         """Remove lock files that belong to no session."""
@@ -380,26 +392,27 @@ class Sessions:
     def _path_of(self, session_id: str) -> Path:
         return self._directory / f"{session_id}.lock"
 
-    def _is_alive(self, session_id: str) -> bool:
+    def _is_alive(self, session_id: str, *, is_claimed: bool = False) -> bool:
         row = self._file.execute(
             "SELECT boot_id, lease_until_ns FROM sessions WHERE session_id = ?", (session_id,)
         ).fetchone()
-        return row is not None and self._is_current(session_id, row[0], row[1])
+        return row is not None and self._is_current(session_id, *row, is_claimed=is_claimed)
 
-    def _is_current(self, session_id: str, boot_id: str, until_ns: int) -> bool:
+    def _is_current(self, session_id: str, boot_id: str, until_ns: int, *, is_claimed: bool = False) -> bool:
         if not isinstance(until_ns, int):
             raise StorageCorrupt(self._file.path, None, "a session's lease is not a number")
         if boot_id != self._boot_id:
             return False
-        now_ns = boot_clock_ns()
         if until_ns < _IN_THE_FILE:  # As version 0.1 writes it.
-            return until_ns > now_ns
-        in_the_file = self._lease_in_file(session_id)
+            return until_ns > boot_clock_ns()
+        in_the_file = self._lease_in_file(session_id, is_claimed=is_claimed)
+        now_ns = boot_clock_ns()
         if in_the_file is None:
             return now_ns < self._missed_since_ns.setdefault(session_id, now_ns) + until_ns - _IN_THE_FILE
+        self._missed_since_ns.pop(session_id, None)
         return in_the_file > now_ns
 
-    def _lease_in_file(self, session_id: str) -> int | None:
+    def _lease_in_file(self, session_id: str, *, is_claimed: bool) -> int | None:
         """Return the end of the lease in the session's lock file; None if the file is gone or holds none."""
         with _os_translated(self._directory), contextlib.ExitStack() as opened:
             try:
@@ -407,6 +420,8 @@ class Sessions:
             except FileNotFoundError:
                 return None
             opened.callback(os.close, descriptor)
+            if is_claimed:
+                opened.enter_context(_claimed(descriptor, fcntl.F_RDLCK))
             return _read_lease(descriptor)
 
     def _remove(self, session_id: str) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from ledgerlog.meta import sqlite_sessions
 from ledgerlog.meta.sqlite import SqliteStore, open_sqlite_store
 from ledgerlog.meta.sqlite_file import Busy
-from ledgerlog.meta.sqlite_sessions import NS, boot_clock_ns
+from ledgerlog.meta.sqlite_sessions import NS, Lease, boot_clock_ns
 
 
 def opened(path: Path) -> AbstractAsyncContextManager[SqliteStore]:
@@ -25,19 +28,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "meta.db"
 
 
-def _lease_in(path: Path, session_id: str) -> int:
-    lock = path.with_name(path.name + "-sessions") / f"{session_id}.lock"
-    return int.from_bytes(lock.read_bytes(), "little")
+def lock_of(path: Path, lease: Lease) -> Path:
+    return path.with_name("meta.db-sessions") / f"{lease.session_id}.lock"
 
 
-async def test_a_renewed_lease_is_path_beside_the_metadata_file_and_not_into_it(path: Path) -> None:
+async def test_a_renewed_lease_is_written_beside_the_metadata_file_and_not_into_it(path: Path) -> None:
     async with opened(path) as store, opened(path) as other:
         lease, seen = store.session._lease, other._file.data_version()
         log = path.with_name("meta.db-wal").read_bytes()
         renewed = store._sessions.renew(lease)
         assert renewed is not None
         assert renewed.until_ns > lease.until_ns
-        assert _lease_in(path, lease.session_id) == renewed.until_ns
+        assert lock_of(path, lease).read_bytes() == renewed.until_ns.to_bytes(8, "little")
         assert other._file.data_version() == seen
         assert path.with_name("meta.db-wal").read_bytes() == log
 
@@ -48,28 +50,16 @@ async def test_a_lapsed_lease_is_not_renewed(path: Path) -> None:
         assert store._sessions.renew(lapsed) is None
 
 
-async def test_a_lease_is_not_renewed_while_another_process_ends_its_session(path: Path) -> None:
-    async with opened(path) as store, opened(path) as other:
+async def test_a_lease_is_not_renewed_while_another_process_reads_it_to_end_the_session(path: Path) -> None:
+    async with opened(path) as store:
         lease = store.session._lease
-        await store.create("members/a", b"", ephemeral=True)
-        lease.lock.write_lease(boot_clock_ns() - 1)
-        execute, tried = other._file.execute, []
-
-        def renewing(statement: str, *values: object) -> sqlite3.Cursor:
-            if statement == "COMMIT":
-                with pytest.raises(Busy):
-                    store._sessions.renew(lease)
-                tried.append(statement)
-            return execute(statement, *values)
-
-        # The owner's row is still there for the owner. So only the claim stops it: it believes in its lease.
-        other._file.execute = renewing
-        store._sessions._is_alive = lambda session_id: True
-        other._sessions._reaped_at_ns = 0
-        assert await other.children("members") == []
-        other._file.execute = execute
-        del store._sessions._is_alive
-        assert tried == ["COMMIT"]
+        with (
+            lock_of(path, lease).open("rb") as file,
+            sqlite_sessions._claimed(file.fileno(), fcntl.F_RDLCK),
+            pytest.raises(Busy),
+        ):
+            store._sessions.renew(lease)
+        assert store._sessions.renew(lease) is not None
 
 
 async def test_a_session_is_not_ended_while_its_owner_renews_the_lease(path: Path) -> None:
@@ -94,7 +84,7 @@ async def test_a_session_of_version_0_1_lives_by_the_lease_in_its_row(path: Path
     async with opened(path) as store, opened(path) as other:
         session_id = store.session.session_id
         await store.create("members/a", b"", ephemeral=True)
-        (path.with_name("meta.db-sessions") / f"{session_id}.lock").write_bytes(b"")
+        lock_of(path, store.session._lease).write_bytes(b"")
         with sqlite3.connect(path) as connection:
             change = "UPDATE sessions SET lease_until_ns = ? WHERE session_id = ?"
             connection.execute(change, (boot_clock_ns() + 3600 * NS, session_id))
@@ -112,13 +102,26 @@ async def test_version_0_1_takes_a_lease_in_the_file_for_one_that_does_not_run_o
         assert boot_clock_ns() < until_ns < 1 << 63
 
 
-async def test_a_session_whose_lock_file_was_removed_ends_for_its_owner_before_it_ends_for_others(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+def remove(lock: Path) -> None:
+    lock.unlink()
+
+
+def move(lock: Path) -> None:
+    lock.rename(lock.with_name("elsewhere"))
+
+
+def empty(lock: Path) -> None:
+    lock.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [remove, move, empty])
+async def test_a_session_without_its_lock_file_ends_for_its_owner_before_it_ends_for_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
 ) -> None:
     async with opened(path) as store, opened(path) as other:
         await store.create("members/a", b"", ephemeral=True)
         lease, now_ns = store.session._lease, boot_clock_ns()
-        (path.with_name("meta.db-sessions") / f"{lease.session_id}.lock").unlink()
+        harm(lock_of(path, lease))
         assert other._sessions.reap(throttled=False) == []
         assert store._sessions.renew(lease) is None
         monkeypatch.setattr(sqlite_sessions, "boot_clock_ns", lambda: now_ns + store._timeout_ns - 1)
@@ -126,3 +129,37 @@ async def test_a_session_whose_lock_file_was_removed_ends_for_its_owner_before_i
         monkeypatch.setattr(sqlite_sessions, "boot_clock_ns", lambda: boot_clock_ns() + store._timeout_ns)
         # The stores' own sessions have lapsed by this clock as well.
         assert "members/a" in other._sessions.reap(throttled=False)
+
+
+async def test_a_lease_that_is_missing_for_a_second_time_is_waited_for_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(path) as store, opened(path) as other:
+        await store.create("members/a", b"", ephemeral=True)
+        lock = lock_of(path, store.session._lease)
+        content, now_ns = lock.read_bytes(), boot_clock_ns()
+        lock.write_bytes(b"")
+        assert other._sessions.reap(throttled=False) == []
+        lock.write_bytes((1 << 61).to_bytes(8, "little"))
+        assert other._sessions.reap(throttled=False) == []
+        monkeypatch.setattr(sqlite_sessions, "boot_clock_ns", lambda: now_ns + 2 * store._timeout_ns)
+        lock.write_bytes(b"")
+        assert "members/a" not in other._sessions.reap(throttled=False)
+        monkeypatch.undo()
+        lock.write_bytes(content)
+
+
+async def test_a_heartbeat_of_a_session_that_ended_with_its_replaced_file_does_nothing(path: Path) -> None:
+    async with opened(path) as store:
+        lease = store.session._lease
+        lease.lock.release(unlink=False)
+        assert store._sessions.renew(lease) is None
+
+
+async def test_a_session_is_opened_where_somebody_removed_the_directory_of_the_locks(path: Path) -> None:
+    async with opened(path) as store:
+        ended = store.session
+        shutil.rmtree(path.with_name("meta.db-sessions"))
+        await store._replace_session(ended)
+        assert store.session is not ended
+        await store.create("members/a", b"", ephemeral=True)
