@@ -601,7 +601,7 @@ async def test_a_second_signal_does_not_wait_for_clients(place: Place) -> None:
             ["--config", "CONFIG:segment_byte = 5"],
             "there is no option 'segment_byte'; the options are segment_bytes",
         ),
-        (["--config", "CONFIG:segment_bytes = '5'"], "segment_bytes is to be int, not str"),
+        (["--config", "CONFIG:segment_bytes = '5'"], "segment_bytes must be int, not str"),
         (["--config", "CONFIG:segment_bytes = 5"], "segment_bytes is 5"),
         (["--config", f"CONFIG:frame_bytes_max = {FRAME_BYTES_MAX}"], f"at least {FRAME_BYTES_MAX + 4}"),
         (["--config", "CONFIG:segment_bytes = "], "not TOML"),

@@ -117,7 +117,7 @@ async def test_bounds_by_offset_and_by_time_cut_inside_of_ledgers(autojump_clock
         assert await planned(client.opened, read_options(startingTimestamp=late)) == []
         with pytest.raises(InvalidArgument, match="ends at offset 120"):
             await planned(client.opened, read_options(endingOffsets="121"))
-        with pytest.raises(InvalidArgument, match="is behind"):
+        with pytest.raises(InvalidArgument, match="is after the end offset"):
             await planned(client.opened, read_options(startingOffsets="9", endingOffsets="8"))
 
 
