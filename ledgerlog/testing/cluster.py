@@ -824,6 +824,19 @@ class SimulatedCluster:
         for link in self.network.links(a, b):
             link.bytes_per_s = bytes_per_s
 
+    def damage_link(self, a: str, b: str, share: float) -> None:
+        """Flip a bit in a share of what ``a`` sends to ``b``, until ``heal``. TCP does not notice.
+
+        Args:
+            a: The name of a process, or EVERYBODY.
+            b: The name of another process, or EVERYBODY.
+            share: The share of sends that are damaged, from 0 to 1.
+        """
+        self.faults["bits flipped on the way"] += 1
+        self.simulation.event("link damaged", a, b, share)
+        for link in self.network.links(a, b, one_way=True):
+            link.damaged_share = share
+
     def reset(self, a: str, b: str, *, half: bool = False) -> None:
         """Break all connections between two processes.
 

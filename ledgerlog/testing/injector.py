@@ -21,6 +21,7 @@ from ledgerlog.testing.plan import Fault
 __all__ = [
     "BOOKIES_ONLY",
     "CLOCK_JUMP",
+    "DAMAGED_LINK",
     "EXCHANGE",
     "FAULTS",
     "LINKS",
@@ -31,6 +32,9 @@ __all__ = [
 
 CLOCK_JUMP = "clock jump"
 """The wall clock of a process is set forward or back."""
+
+DAMAGED_LINK = "bits flipped on the way"
+"""A link damages data, and the checksums of TCP do not notice."""
 
 EXCHANGE = "metadata exchanged"
 """Another metadata store answers for a while."""
@@ -101,7 +105,8 @@ class Injector:
         """Inject a fault. If it lasts for a time, return when it is over. A killed process stays down.
 
         Args:
-            fault: The fault. Its kind is one of ``FAULTS``, ``EXCHANGE`` or ``CLOCK_JUMP``.
+            fault: The fault. Its kind is one of ``FAULTS``, ``EXCHANGE``, ``CLOCK_JUMP`` or
+                ``DAMAGED_LINK``.
             random: The generator to draw the rest of its details from.
             victims: The processes that it hits. ``victims.anybody`` must be running.
         """
@@ -191,6 +196,13 @@ class Injector:
                 cluster.clog(client, bookie, rate)
                 await trio.sleep(lasting_s)
                 cluster.network.heal(client, bookie)
+            case "bits flipped on the way":
+                share = random.choice((0.02, 0.2))
+                a, b = random.choice(((client, bookie), (bookie, client), (EVERYBODY, bookie)))
+                self._tell(fault, a, b, share, link_s)
+                cluster.damage_link(a, b, share)
+                await trio.sleep(lasting_s)
+                cluster.network.heal(a, b)
             case "session expiry":
                 self._tell(fault, anybody)
                 cluster.expire_session(anybody)

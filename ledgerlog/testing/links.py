@@ -37,3 +37,5 @@ class Link:
     """The factor for all latencies."""
     bytes_per_s: float | None = None
     """The bandwidth. None: unlimited."""
+    damaged_share: float = 0.0
+    """The share of sends in which one bit is flipped on the way, from 0 to 1."""

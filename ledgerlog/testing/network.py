@@ -5,6 +5,8 @@ is an ordered pair of hosts. Each direction has its own state:
 
 * **latency**: uniform between two bounds, with a longer tail now and then; ``slow`` multiplies it.
 * **clogged**: the link carries only a limited number of bytes a second.
+* **damaged**: a bit of some sends is flipped on the way, as a bad network card does it behind the checksums
+  of TCP. The receiver must notice that.
 * **blocked**: nothing arrives, and neither end learns that. The sender's kernel keeps the data and tries
   again, so the data arrives after the link is healed. If you block only one direction, that is a one-way
   partition.
@@ -83,6 +85,7 @@ class SimNetwork:
         self.random = simulation.random("network")
         self.resets = 0
         self.bytes_lost = 0
+        self.bits_damaged = 0
         self._hosts: dict[str, None] = {}
         self._down: dict[str, None] = {}
         self._links: dict[tuple[str, str], Link] = {}
@@ -128,9 +131,9 @@ class SimNetwork:
         self._on_change()
 
     def heal(self, a: str = EVERYBODY, b: str = EVERYBODY) -> None:
-        """Let everything through again at full speed; by default between all hosts."""
+        """Let everything through again at full speed and undamaged; by default between all hosts."""
         for link in self.links(a, b):
-            link.is_blocked, link.slow, link.bytes_per_s = False, 1.0, None
+            link.is_blocked, link.slow, link.bytes_per_s, link.damaged_share = False, 1.0, None, 0.0
         self._on_change()
 
     def reset(self, a: str, b: str, *, half: bool = False) -> int:
@@ -263,7 +266,9 @@ class SimNetwork:
             raise ConnectionLost(f"cannot connect to {address}: {refusal}")
         number, self._next_connection = self._next_connection, self._next_connection + 1
         there, back = _Channel(self, host, target), _Channel(self, target, host)
-        if self.observer is not None and host not in self.untapped:
+        # Who listens at another name than its own serves no frames: heartbeats of an election.
+        is_bookie = address.partition(":")[0] == listener.incarnation.process
+        if self.observer is not None and is_bookie and host not in self.untapped:
             conversation = TappedConnection(incarnation, listener.incarnation, number)
             there.tap = Tap(self.observer, conversation, is_reply=False)
             back.tap = Tap(self.observer, conversation, is_reply=True)
@@ -371,8 +376,10 @@ class _Channel:
                 room -= len(buffer)
         if not taken:
             return 0
-        data = taken[0] if len(taken) == 1 else b"".join(taken)
+        data = sent = taken[0] if len(taken) == 1 else b"".join(taken)
         random = network.random
+        if self.link.damaged_share and random.random() < self.link.damaged_share:
+            data = self._damaged(data)
         if len(data) > 1 and random.random() < network.quality.cut_share:
             at = random.randrange(1, len(data))
             self._send(data[:at])
@@ -380,8 +387,18 @@ class _Channel:
         else:
             self._send(data)
         if self.tap is not None:
-            self.tap.sent(data)
+            self.tap.sent(sent)
         return before - room
+
+    def _damaged(self, data: bytes) -> bytes:
+        """Flip one bit."""
+        network = self.network
+        at, bit = network.random.randrange(len(data)), network.random.randrange(8)
+        network.bits_damaged += 1
+        network.simulation.event("bit flipped", self.link.source, self.link.target, at)
+        if self.tap is not None:
+            self.tap.damaged(at)
+        return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
     def put_control(self, piece: Piece) -> None:
         """Send the end of the data, or a reset."""

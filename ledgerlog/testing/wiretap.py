@@ -4,7 +4,8 @@ The network carries bytes in pieces that may be cut anywhere. A ``Tap`` observes
 connection and reassembles the frames. It reports each frame to an observer twice: when the sender has handed
 the frame's last byte to the network, and when the receiver has taken the frame's last byte out. The tap makes
 each report in the task of the process that sends or receives, so a broken rule is reported at the step that
-breaks it. If a frame is lost on the way, it is only reported as sent.
+breaks it. If a frame is lost or damaged on the way, it is only reported as sent. After damage to a length, a
+header or an index, nothing later counts as received either: the receiver must close the connection.
 
 A tap changes nothing: it neither removes nor adds data, draws no random choice and takes no time.
 """
@@ -17,11 +18,12 @@ from typing import Protocol
 import attrs
 
 from ledgerlog.testing.process import Incarnation
-from ledgerlog.wire.frame import HEADER, Frame, Header
+from ledgerlog.wire.frame import HEADER, HEADER_BYTES, Frame, Header, index_bytes
 
 __all__ = ["TappedConnection", "Observer", "Tap"]
 
 _LENGTH_BYTES = 4
+_FOR_EVER = 1 << 62
 
 
 @attrs.frozen(eq=False)
@@ -52,7 +54,16 @@ class Observer(Protocol):
 class Tap:
     """Observes one direction of one connection."""
 
-    __slots__ = ("_conversation", "_is_reply", "_observer", "_received", "_rest", "_sent", "_travelling")
+    __slots__ = (
+        "_conversation",
+        "_damaged",
+        "_is_reply",
+        "_observer",
+        "_received",
+        "_rest",
+        "_sent",
+        "_travelling",
+    )
 
     def __init__(self, observer: Observer, conversation: TappedConnection, *, is_reply: bool) -> None:
         self._observer = observer
@@ -62,6 +73,15 @@ class Tap:
         self._sent = 0  # bytes of complete frames that were sent
         self._received = 0
         self._travelling: deque[tuple[int, Frame]] = deque()
+        self._damaged: deque[int] = deque()  # offsets in the whole stream
+
+    def damaged(self, at: int) -> None:
+        """A byte of the data that is about to be sent is damaged on the way.
+
+        Args:
+            at: Its offset in the data that the next call of ``sent`` gets.
+        """
+        self._damaged.append(self._sent + len(self._rest) + at)
 
     def sent(self, data: bytes) -> None:
         """The sender has handed these bytes to the network."""
@@ -86,5 +106,20 @@ class Tap:
         self._received += count
         travelling = self._travelling
         while travelling and travelling[0][0] <= self._received:
-            frame = travelling.popleft()[1]
+            end, frame = travelling.popleft()
+            if self._damaged and self._damaged[0] < end:
+                begin, is_refused = end - len(frame.raw), False
+                while self._damaged and self._damaged[0] < end:
+                    is_refused |= self._damaged.popleft() - begin < _checked_bytes(frame)
+                if is_refused:
+                    travelling.clear()
+                    self._received = -_FOR_EVER
+                continue
             self._observer.on_received(self._conversation, frame, is_reply=self._is_reply)
+
+
+def _checked_bytes(frame: Frame) -> int:
+    """Return how many bytes of a frame its own checksum covers, with the fields before it."""
+    header = frame.header
+    body_bytes = len(frame.raw) - HEADER_BYTES
+    return HEADER_BYTES + index_bytes(header.kind, header.flags, header.entry_count, body_bytes)
