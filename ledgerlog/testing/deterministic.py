@@ -59,6 +59,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 import trio.testing
+from outcome import capture
 
 __all__ = [
     "CpuTimeExceeded",
@@ -253,6 +254,9 @@ class Simulation:
         """The events so far, as a hash and as text."""
         self.cpu_s = 0.0
         """The CPU time that the run took, in seconds. 0 until it has ended."""
+        self.threads_are_steps = False
+        """Whether the work of ``trio.to_thread.run_sync`` is done as a step of the calling task. If not, a
+        thread is refused."""
         self._is_strict = is_strict
         self._streams: dict[str, Random] = {}
         self._heap: list[tuple[float, int, Timer]] = []
@@ -607,8 +611,31 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
                 "from a seeded generator"
             )
 
-        replaced.append((owner, name, original))
-        setattr(owner, name, refuse)
+        replace(owner, name, refuse)
+
+    def replace(owner: Any, name: str, substitute: Callable[..., Any]) -> None:
+        replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, substitute)
+
+    run_in_thread, start_thread = trio.to_thread.run_sync, trio.lowlevel.start_thread_soon
+
+    async def run_as_step(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if threading.get_ident() != simulating:
+            return await run_in_thread(work, *args, **options)
+        check_threads("trio.to_thread.run_sync")
+        await trio.lowlevel.checkpoint()
+        return work(*args)
+
+    def start_as_step(work: Callable[[], Any], deliver: Callable[..., object], *args: Any) -> None:
+        if threading.get_ident() != simulating:
+            start_thread(work, deliver, *args)
+            return
+        check_threads("trio.lowlevel.start_thread_soon")
+        deliver(capture(work))
+
+    def check_threads(spelled: str) -> None:
+        if not simulation.threads_are_steps:
+            raise Nondeterminism(f"{spelled} was called in a simulated run, which has no threads")
 
     try:
         for name in _CLOCKS:
@@ -618,7 +645,8 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
         forbid(random_module, "_urandom", "random.SystemRandom")
         forbid(os, "urandom", "os.urandom")
         forbid(threading.Thread, "start", "threading.Thread.start")
-        forbid(trio.to_thread, "run_sync", "trio.to_thread.run_sync")
+        replace(trio.to_thread, "run_sync", run_as_step)
+        replace(trio.lowlevel, "start_thread_soon", start_as_step)
         forbid(socket, "socket", "socket.socket")
         yield
     finally:
