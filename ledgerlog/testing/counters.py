@@ -13,6 +13,7 @@ from a user. This is what a service promises to its users.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import attrs
@@ -25,9 +26,8 @@ from ledgerlog.log.writer import LogWriter
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.world import World, retry
 
-__all__ = ["CounterState", "Counters"]
+__all__ = ["CounterState", "Counters", "UserCommand"]
 
-LOG = "counters"
 NAMES = ("red", "green", "blue")
 
 
@@ -49,9 +49,14 @@ class CounterState:
             self.counters = dict(counters)
             self.answers = {int(number): answer for number, answer in answers.items()}
         elif entry["id"] not in self.answers:
-            name = entry["name"]
-            self.counters[name] = self.counters.get(name, 0) + entry["add"]
-            self.answers[entry["id"]] = self.counters[name]
+            self.execute(entry)
+
+    def execute(self, entry: dict[str, Any]) -> int:
+        """Execute a command, whether or not it was executed before. Return its answer."""
+        name: str = entry["name"]
+        answer: int = self.counters.get(name, 0) + entry["add"]
+        self.counters[name] = self.answers[entry["id"]] = answer
+        return answer
 
     def snapshot(self) -> bytes:
         """Return a record that replaces all records before it."""
@@ -59,7 +64,9 @@ class CounterState:
 
 
 @attrs.define(eq=False)
-class _Command:
+class UserCommand:
+    """What a user asks for, and what the user was told."""
+
     number: int
     name: str
     add: int
@@ -75,18 +82,25 @@ class _Command:
 class Counters:
     """The workload (``world.Workload``)."""
 
+    LOG = "counters"
+    """The name of its log, and of its random stream."""
+    PROCESS = "service"
+    """What the names of its processes begin with."""
+    MAKER = "counter-maker"
+    """The process that creates the log."""
+
     def __init__(self, world: World) -> None:
-        self.commands: list[_Command] = []
+        self.commands: list[UserCommand] = []
         self._world = world
         self._swarm = world.swarm
         self._cluster = world.cluster
-        self._dice = world.simulation.random("counters")
-        self._services = [f"service-{number}" for number in range(1, self._swarm.clients + 1)]
+        self._dice = world.simulation.random(self.LOG)
+        self._services = [f"{self.PROCESS}-{number}" for number in range(1, self._swarm.clients + 1)]
         self._pace_s = self._swarm.pace_s
         self._clock = 0
         self._is_over = False
         self._wanted = trio.Event()
-        self._waiting: list[_Command] = []
+        self._waiting: list[UserCommand] = []
 
     @property
     def clients(self) -> list[str]:
@@ -97,10 +111,10 @@ class Counters:
         return self._services
 
     async def prepare(self) -> None:
-        async with self._cluster.client("counter-maker") as client:
-            await client.create_log(LOG, roll=self._swarm.roll)
+        async with self._cluster.client(self.MAKER) as client:
+            await client.create_log(self.LOG, roll=self._swarm.roll)
         for name in self._services:
-            self._cluster.start(name, self._serve)
+            self._cluster.start(name, partial(self._serve, name))
         # Users are outside of the simulated world: no fault hits them, and they ask until the faults end.
         for user in range(1 + self._swarm.tasks):
             self._world.nursery.start_soon(self._use, name=f"user {user}")
@@ -116,7 +130,7 @@ class Counters:
         while not self._is_over and len(self.commands) < self._swarm.records_max:
             await trio.sleep(dice.expovariate(1 / self._swarm.think_s))
             number = len(self.commands)
-            command = _Command(number, dice.choice(NAMES), dice.randrange(1, 10), self._tick())
+            command = UserCommand(number, dice.choice(NAMES), dice.randrange(1, 10), self._tick())
             self.commands.append(command)
             while command.answer is None and not self._is_over:
                 self._waiting.append(command)
@@ -125,7 +139,7 @@ class Counters:
                 with trio.move_on_after(dice.choice((0.05, 0.5, 2.0))):
                     await command.done.wait()
 
-    def _answer(self, command: _Command, answer: int) -> None:
+    def _answer(self, command: UserCommand, answer: int) -> None:
         if command.answer is None:
             command.answer, command.answered_at = answer, self._tick()
             command.done.set()
@@ -135,11 +149,11 @@ class Counters:
 
     # --- the service --------------------------------------------------------------------------
 
-    async def _serve(self, client: Cluster) -> None:
+    async def _serve(self, name: str, client: Cluster) -> None:
         world, dice = self._world, self._dice
         while True:
             try:
-                log = await client.open_log(LOG)
+                log = await client.open_log(self.LOG)
                 async with log.writer() as writer:
                     world.counts["takeovers"] += 1
                     world.event("serves", writer.epoch, writer.next_offset)
@@ -164,7 +178,7 @@ class Counters:
             records = [command.encode() for command in fresh]
             snapshots = bool(records) and self._swarm.truncates and self._dice.random() < 0.1
             for ack, data in zip(await writer.append_many(records), records, strict=True):
-                self._world.on_ack(ack, LOG)
+                self._world.on_ack(ack, self.LOG)
                 state.apply(ack.offset, data)
             for command in fresh:
                 self._answer(command, state.answers[command.number])
@@ -184,7 +198,7 @@ class Counters:
             info = await log.info()
             if info.epoch > writer.epoch and info.first_offset > state.next_offset:
                 # A newer leader has written a snapshot and truncated the log before this one read it.
-                raise LostLeadership(LOG, info.epoch)
+                raise LostLeadership(self.LOG, info.epoch)
             raise Violation(
                 f"ReplayComplete: the leader of epoch {writer.epoch} begins at {end}, and the log can be "
                 f"replayed up to {state.next_offset}"
@@ -195,7 +209,7 @@ class Counters:
 
     async def judge(self, client: Cluster) -> None:
         self._is_over = True
-        log = await client.open_log(LOG)
+        log = await client.open_log(self.LOG)
         states: list[CounterState] = []
 
         async def lead() -> None:
@@ -206,7 +220,7 @@ class Counters:
         self._check(states[0])
 
     def _check(self, state: CounterState) -> None:
-        per_name: dict[str, list[_Command]] = {}
+        per_name: dict[str, list[UserCommand]] = {}
         for number, answer in state.answers.items():
             if number >= len(self.commands):
                 raise Violation(f"command {number} is in the log, but no user gave it")

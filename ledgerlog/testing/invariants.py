@@ -25,11 +25,12 @@ On the metadata of ledgers:
 
 On the records of logs:
     ListCas             a write appends at most one ledger, and removes ledgers only from the front; epochs
-                        never decrease
+                        never decrease. A ledger behind another one may be removed if the archived file of
+                        that one has its records, or if it has none
     OnlyLastTwoOpen     every ledger before the last two of a list is closed
     TakeoverPrefixStable  when the epoch is raised, every ledger listed before is closed. ClosedImmutable and
                         ContentAgree make sure that none of them changes afterwards
-    ListedKept          no ledger that a log lists is deleted
+    ListedKept          no ledger that a log lists is deleted, unless the record of an archived file has it
     SpareKept           if a log may still list a ledger, only the ledger's maker deletes it. Such a ledger
                         was made in the log's present epoch or for the next one, and was never listed
 
@@ -57,7 +58,8 @@ from bookie.core.gone_ledgers import MAGIC as GONE_MAGIC
 from bookie.core.gone_ledgers import GoneLedgers
 from bookie.core.journal_items import ADD, DELETE, FENCE, decode_delete, decode_fence, decode_records
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL
-from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
+from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.layout import LEDGERS, archive_path, ledger_id_of, log_record_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.testing import quorums
@@ -315,7 +317,8 @@ class GodView:
             return  # It belongs to no log, or its log is deleted.
         ledger_id = ledger.ledger_id
         self.checks["ListedKept"] += 1
-        if record.index_of(ledger_id) is not None:
+        is_archived = self._tree.value(archive_path(record.incarnation, ledger_id)) is not None
+        if record.index_of(ledger_id) is not None and not is_archived:
             self.violate("ListedKept", f"ledger {ledger_id} is deleted, and log {record.name} lists it")
         epoch = int(ledger.custom.get(EPOCH_LABEL, b"-1"))
         if ledger_id not in self._once_listed and epoch >= record.epoch and not record.sealed:
@@ -378,7 +381,7 @@ class GodView:
 
     def _on_log(self, old: LogMetadata, new: LogMetadata) -> None:
         self.checks["ListCas"] += 1
-        before = [segment.ledger_id for segment in old.segments]
+        before = self._without_merged(old, new)
         after = [segment.ledger_id for segment in new.segments]
         kept = [ledger_id for ledger_id in before if ledger_id in after]
         added = after[len(kept) :]
@@ -398,6 +401,21 @@ class GodView:
                 self.violate(
                     rule, f"log {new.name} lists {after} in epoch {new.epoch}; {ledger_id} is not closed"
                 )
+
+    def _without_merged(self, old: LogMetadata, new: LogMetadata) -> list[int]:
+        """Return the ledgers of the old list, without those that a merge of archived files may remove."""
+        remaining: list[int] = []
+        for segment in old.segments:
+            ledger_id = segment.ledger_id
+            if remaining and new.index_of(remaining[-1]) is not None and new.index_of(ledger_id) is None:
+                value = self._tree.value(archive_path(old.incarnation, remaining[-1]))
+                file = None if value is None else ArchivedFile.decode_untrusted(value, old.incarnation)
+                held = [] if file is None else [each.ledger_id for each in file.ledgers]
+                is_empty = segment.first_offset == segment.end_offset
+                if file is not None and (ledger_id in held or is_empty):
+                    continue
+            remaining.append(ledger_id)
+        return remaining
 
     # --- acknowledgements ---------------------------------------------------------------------
 

@@ -26,10 +26,11 @@ from random import Random
 import trio
 
 from ledgerlog.errors import StorageCorrupt
+from ledgerlog.testing import features, people
 from ledgerlog.testing.cluster import SETTLE_S
 from ledgerlog.testing.injector import BOOKIES_ONLY, Injector, Victims
 from ledgerlog.testing.metadata import METADATA
-from ledgerlog.testing.people import FIRST_NUMBER, Mishaps, People
+from ledgerlog.testing.people import Mishaps, People
 from ledgerlog.testing.plan import Fault, carry_out, draw_faults
 from ledgerlog.testing.restarts import require_rot, start_again, try_restart
 from ledgerlog.testing.swarm import LOSING, Swarm
@@ -46,7 +47,9 @@ def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
 class Nemesis:
     """Carries out a plan."""
 
-    def __init__(self, world: World, people: People, clients: list[str], writers: list[str]) -> None:
+    def __init__(
+        self, world: World, faults_of_people: People, clients: list[str], writers: list[str]
+    ) -> None:
         self.told: list[str] = []
         """The effects of each fault, as text for people."""
         self._world = world
@@ -54,15 +57,15 @@ class Nemesis:
         self._clients = clients
         self._writers = writers
         self._injector = Injector(world.cluster, self._tell)
-        self.mishaps = Mishaps(world, people, clients, self._tell)
+        self.mishaps = Mishaps(world, faults_of_people, clients, self._tell)
         """The faults of people."""
 
     async def make_trouble(self, plan: tuple[Fault, ...]) -> None:
         """Inject the faults until the time for trouble is over. Their effects stay until ``heal``."""
 
         async def inject(fault: Fault) -> None:
-            is_people = fault.number >= FIRST_NUMBER
-            await (self.mishaps.inject if is_people else self._inject)(fault)
+            is_of_people = people.FIRST_NUMBER <= fault.number < features.FIRST_NUMBER
+            await (self.mishaps.inject if is_of_people else self._inject)(fault)
 
         await carry_out(plan, self._world.swarm.trouble_s, inject, self._bring_back)
 

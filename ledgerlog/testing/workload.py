@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import nullcontext
 from tempfile import TemporaryDirectory
 
 import attrs
@@ -32,10 +33,13 @@ import trio
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.limits import KIB
+from ledgerlog.testing.archivers import Archivers, open_store
 from ledgerlog.testing.cluster import SMALL_STORAGE
 from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.drills import LedgerDrills
+from ledgerlog.testing.features import Features
+from ledgerlog.testing.greedy import GreedyPeers
 from ledgerlog.testing.hostile import HostilePeers, Hostility
 from ledgerlog.testing.injector import EXCHANGE
 from ledgerlog.testing.invariants import GodView
@@ -47,6 +51,8 @@ from ledgerlog.testing.people import DISK_BYTES, FILLED, People
 from ledgerlog.testing.plan import Fault
 from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
+from ledgerlog.testing.repairers import Repairers
+from ledgerlog.testing.replicated import ReplicatedCounters
 from ledgerlog.testing.restores import RestoredStore
 from ledgerlog.testing.runs import simulated_cluster
 from ledgerlog.testing.swarm import COLLECT_S, Size, Swarm
@@ -61,6 +67,7 @@ WORKLOADS: dict[str, Callable[[World], Workload]] = {
     "drills": LedgerDrills,
     "service": Counters,
     "producers": RepeatingProducers,
+    "replicas": ReplicatedCounters,
 }
 """The workloads that a run may have, by name."""
 
@@ -83,6 +90,7 @@ class Report:
     swarm: Swarm
     people: People
     hostility: Hostility
+    features: Features
     plan: tuple[Fault, ...]
     """The planned faults, without the faults that were left out."""
     told: list[str]
@@ -110,15 +118,19 @@ class _Run:
         only: Collection[int] | None,
         people: bool | None,
         hostile: bool | None,
+        features: Collection[str] | None,
     ) -> None:
         self.simulation = simulation
         self.swarm = Swarm.draw(simulation.random("swarm"), size)
         of_people = simulation.random("people")
         self.people = People.draw(of_people, self.swarm, wanted=people)
+        of_features = simulation.random("features")
+        self.features = Features.draw(of_features, wanted=() if self.people.restores else features)
         plan = sorted(
             (
                 *(() if self.people.restores else draw_plan(simulation.random("nemesis"), self.swarm)),
                 *self.people.draw_plan(of_people, self.swarm),
+                *self.features.draw_plan(of_features, self.swarm.trouble_s),
             ),
             key=lambda fault: fault.at_s,
         )
@@ -140,6 +152,8 @@ class _Run:
             simulation.event("people", *self.people.kinds)
         if self.hostility.roles:
             simulation.event("hostile", *self.hostility.roles)
+        if self.features.names:
+            simulation.event("features", *self.features.names)
         if self.people.restores:
             await self._restore(simulation)
             return
@@ -148,7 +162,7 @@ class _Run:
             simulated_cluster(
                 bookies=swarm.bookies,
                 replication=swarm.replication,
-                storage=_storage(swarm, self.people),
+                storage=self.features.storage(_storage(swarm, self.people)),
                 quality=LinkQuality(tail_share=swarm.tail_share),
                 on_durable=self.god.on_durable,
                 on_metadata=self.god.on_metadata,
@@ -169,35 +183,49 @@ class _Run:
             world = World(
                 simulation, cluster, swarm, self.god, self.wire, outside, self.counts, self.people.careless
             )
-            workloads = [WORKLOADS[name](world) for name in swarm.workloads]
+            workloads = [WORKLOADS[name](world) for name in self.features.workloads_of(swarm)]
             for workload in workloads:
                 await workload.prepare()
-            for name, main in RESIDENTS.items():
+            repairers = Repairers(world, self.features.repairers, self.features.repair)
+            archiving = Archivers(world, self.features.archivers)
+            residents = {**RESIDENTS, **repairers.mains, **archiving.mains}
+            for name, main in residents.items():
                 cluster.start(name, main)
             clients = [name for workload in workloads for name in workload.clients]
             writers = [name for workload in workloads for name in workload.writers]
-            nemesis = Nemesis(world, self.people, [*clients, *RESIDENTS], writers)
+            nemesis = Nemesis(world, self.people, [*clients, *residents], writers)
             self.told = nemesis.told
             await self.hostile.start(cluster)
+            greedy = GreedyPeers(world, self.features.greedy)
+            greedy.start()
             try:
                 await nemesis.make_trouble(self.plan)
+                greedy.stop()
                 await nemesis.heal()
                 simulation.event("healed")
+                await greedy.judge()
                 async with cluster.client("judge") as client:
-                    for name in RESIDENTS:
+                    for name in residents:
                         await cluster.restart(name)
                     for workload in workloads:
                         await workload.judge(client)
+                    await repairers.judge(client)
+                    await archiving.judge(client)
                     if self.people.kinds:
                         await nemesis.mishaps.judge()
             finally:
                 self.hostile.stop(cluster)
+                repairers.count()
                 self.counts["torn writes"] = sum(cluster.disk(b).torn_writes for b in cluster.bookies)
                 self.counts["lost writes"] = sum(cluster.disk(b).lost_writes for b in cluster.bookies)
                 self.counts["unsynced losses"] = self.wire.loss.losses
                 self.counts["told as unknown"] = self.wire.answers.get("UNKNOWN", 0)
                 nodes = [cluster.process(bookie).node for bookie in cluster.bookies]
                 self.counts["copied out of limbo"] = sum(node.repair.copied for node in nodes if node)
+                for what in ("compactions", "scrub_passes", "runs_restored"):
+                    figures = [node.server.figures()[what] for node in nodes if node]
+                    self.counts[what.replace("_", " ")] = sum(figures)
+                self.counts["bits flipped"] = cluster.network.bits_damaged
                 self.counts["damage told"] = self.wire.answers.get("CORRUPT", 0)
             outside.cancel_scope.cancel()
 
@@ -244,6 +272,7 @@ def run_seed(
     is_strict: bool = False,
     people: bool | None = None,
     hostile: bool | None = None,
+    features: Collection[str] | None = None,
 ) -> Report:
     """Run one seed. A failure of the run is not raised, but returned in ``Report.failure``.
 
@@ -256,15 +285,18 @@ def run_seed(
             decides.
         hostile: Whether the cluster is closed and hostile peers attack it (``ledgerlog.testing.hostile``).
             None: the seed decides.
+        features: The features that the run has (``ledgerlog.testing.features.NAMES``). Empty: none. None: the
+            seed decides.
 
     Returns:
         The report.
     """
     simulation = Simulation(seed, is_strict=is_strict)
-    run = _Run(simulation, size, only, people, hostile)
+    run = _Run(simulation, size, only, people, hostile, features)
     failure: BaseException | None = None
     try:
-        simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
+        with open_store() if run.features.archivers else nullcontext():
+            simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
     except BaseException as error:
         failure = run.god.violation or the_one(error)
         if isinstance(failure, KeyboardInterrupt | SystemExit):
@@ -278,6 +310,7 @@ def run_seed(
         swarm=run.swarm,
         people=run.people,
         hostility=run.hostility,
+        features=run.features,
         plan=run.plan,
         told=run.told,
         faults=dict(sorted(run.faults.items())),

@@ -1,9 +1,10 @@
-"""``python -m tests.simulation.covered [--seeds 0:20] [--full] [--missing]``: what the simulator's own seeds
-run of the product, room by room.
+"""``python -m tests.simulation.covered [--seeds 0:20] [--full] [--all] [--missing]``: what the seeds of the
+simulator run of the product, room by room.
 
 A fault in code that no seed reaches is found by no seed. This command runs seeds under coverage.py and prints
 a line for each room: how many of its lines ran. Only lines in functions count, because a mere import runs the
-others. With ``--missing`` it also prints, for each file, the lines that did not run. It needs the package
+others. With ``--all`` each seed has all features (``ledgerlog.testing.features``), not only those that it
+draws. With ``--missing`` it also prints, for each file, the lines that did not run. It needs the package
 ``coverage``, and takes two or three times as long as the seeds do without it.
 
     .venv/bin/python -m tests.simulation.covered --seeds 0:200
@@ -22,6 +23,7 @@ import attrs
 from coverage import Coverage
 
 from ledgerlog.cli.simulate import parse_seeds
+from ledgerlog.testing.features import NAMES
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import run_seed
 
@@ -118,6 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=parse_seeds, default=range(20), help="A:B, or one seed")
     parser.add_argument("--full", action="store_true", help="full seeds in place of small ones")
+    parser.add_argument("--all", action="store_true", help="all features in each seed")
     parser.add_argument("--missing", action="store_true", help="print the lines that did not run")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -126,7 +129,8 @@ def main() -> int:
     failed = []
     with coverage.collect():
         for seed in options.seeds:
-            if not run_seed(seed, size=Size.FULL if options.full else Size.SMALL).is_ok:
+            size = Size.FULL if options.full else Size.SMALL
+            if not run_seed(seed, size=size, features=NAMES if options.all else None).is_ok:
                 failed.append(seed)
     for room, files in table(coverage):
         lines, missing = sum(each.lines for each in files), sum(len(each.missing) for each in files)

@@ -40,7 +40,7 @@ def numbers_of(reports: list[Report]) -> Counter[str]:
 
 def test_hostile_peers_reach_nothing_and_the_cluster_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, *ROLES)
-    reports = [run_seed(seed, size=Size.SMALL, hostile=True) for seed in range(2)]
+    reports = [run_seed(seed, size=Size.SMALL, features=(), hostile=True) for seed in range(2)]
     for report in reports:
         if report.failure is not None:
             raise report.failure
@@ -63,8 +63,8 @@ def test_every_role_is_drawn_and_most_runs_have_none() -> None:
 
 
 def test_without_hostile_peers_a_seed_keeps_its_swarm_and_its_plan() -> None:
-    without = run_seed(5, size=Size.SMALL, hostile=False)
-    beside = run_seed(5, size=Size.SMALL, hostile=True)
+    without = run_seed(5, size=Size.SMALL, features=(), hostile=False)
+    beside = run_seed(5, size=Size.SMALL, features=(), hostile=True)
     assert not without.hostility.roles
     assert beside.hostility.roles
     assert (without.swarm, without.plan) == (beside.swarm, beside.plan)
@@ -73,7 +73,9 @@ def test_without_hostile_peers_a_seed_keeps_its_swarm_and_its_plan() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("start", range(40_000, 42_000, 100))
 def test_two_thousand_seeds(start: int) -> None:
-    reports = [run_seed(seed, size=Size.SMALL, hostile=True) for seed in range(start, start + 100)]
+    reports = [
+        run_seed(seed, size=Size.SMALL, features=(), hostile=True) for seed in range(start, start + 100)
+    ]
     assert not [(report.seed, report.failure) for report in reports if not report.is_ok]
 
 
@@ -82,7 +84,7 @@ def test_two_thousand_seeds(start: int) -> None:
 
 def violation_of_some_seed() -> str:
     for seed in range(20):
-        failure = run_seed(seed, size=Size.SMALL, hostile=True).failure
+        failure = run_seed(seed, size=Size.SMALL, features=(), hostile=True).failure
         if isinstance(failure, Violation):
             return str(failure)
     raise AssertionError("no run has noticed it")

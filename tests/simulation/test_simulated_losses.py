@@ -34,7 +34,7 @@ def test_nothing_acknowledged_is_lost_where_fewer_than_an_ack_quorum_do_not_sync
     counts = Counter[str]()
     for size, seeds in ((Size.SMALL, SMALL), (Size.FULL, FULL)):
         for seed in seeds:
-            report = run_seed(seed, size=size)
+            report = run_seed(seed, size=size, features=())
             if report.failure is not None:
                 raise report.failure
             counts.update(report.counts)
@@ -50,7 +50,7 @@ def violation_of_some_seed() -> str:
     """Of the first that fails: of many small ones, then of full ones."""
     for size, seeds in ((Size.SMALL, range(60)), (Size.FULL, range(60))):
         for seed in seeds:
-            failure = run_seed(seed, size=size).failure
+            failure = run_seed(seed, size=size, features=()).failure
             if isinstance(failure, Violation):
                 return str(failure)
             assert failure is None or isinstance(failure, Exception), failure

@@ -92,9 +92,9 @@ def numbers_of(reports: list[Report]) -> Counter[str]:
 @pytest.mark.parametrize("kind", HAPPENED)
 def test_nothing_is_lost_and_every_refusal_says_why(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     only(monkeypatch, kind)
-    reports = [run_seed(seed, size=Size.SMALL) for seed in SEEDS]
+    reports = [run_seed(seed, size=Size.SMALL, features=()) for seed in SEEDS]
     if kind not in (RESTORED, RACK):
-        reports.append(run_seed(1))  # Longer than a session.
+        reports.append(run_seed(1, features=()))  # Longer than a session.
     for report in reports:
         if report.failure is not None:
             raise report.failure
@@ -114,11 +114,11 @@ def test_every_kind_of_fault_is_drawn() -> None:
 
 def test_without_people_a_seed_keeps_its_course() -> None:
     for seed in range(40):
-        drawn = run_seed(seed, size=Size.SMALL, only=[])
+        drawn = run_seed(seed, size=Size.SMALL, features=(), only=[])
         if drawn.people.kinds and not drawn.people.restores:
             break
-    without = run_seed(seed, size=Size.SMALL, people=False)
-    beside = run_seed(seed, size=Size.SMALL, people=True)
+    without = run_seed(seed, size=Size.SMALL, features=(), people=False)
+    beside = run_seed(seed, size=Size.SMALL, features=(), people=True)
     assert not without.people.kinds
     assert without.swarm == beside.swarm
     ordinary = tuple(fault for fault in beside.plan if fault.number < FIRST_NUMBER)
@@ -129,7 +129,9 @@ def test_without_people_a_seed_keeps_its_course() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("start", range(20_000, 25_000, 250))
 def test_five_thousand_seeds(start: int) -> None:
-    reports = [run_seed(seed, size=Size.SMALL, people=True) for seed in range(start, start + 250)]
+    reports = [
+        run_seed(seed, size=Size.SMALL, features=(), people=True) for seed in range(start, start + 250)
+    ]
     assert not [(report.seed, report.failure) for report in reports if not report.is_ok]
     numbers = numbers_of(reports)
     assert [what for needed in HAPPENED.values() for what in needed if not numbers[what]] == []
@@ -140,7 +142,7 @@ def test_five_thousand_seeds(start: int) -> None:
 
 def violation_of_some_seed(*, size: Size = Size.SMALL, most: int = 60) -> str:
     for seed in range(most):
-        failure = run_seed(seed, size=size).failure
+        failure = run_seed(seed, size=size, features=()).failure
         if isinstance(failure, Violation):
             return str(failure)
         if isinstance(failure, AssertionError):

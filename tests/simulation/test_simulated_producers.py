@@ -38,7 +38,7 @@ def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_list
     counts = Counter[str]()
 
     def run(seed: int, size: Size) -> None:
-        report = run_seed(seed, size=size)
+        report = run_seed(seed, size=size, features=())
         if report.failure is not None:
             raise report.failure
         counts.update(report.counts)
@@ -68,7 +68,7 @@ def violation_of_some_seed(most: int = 600) -> str:
     usually found soon.
     """
     for seed in range(most):
-        failure = run_seed(seed, size=Size.SMALL).failure
+        failure = run_seed(seed, size=Size.SMALL, features=()).failure
         if isinstance(failure, Violation):
             return str(failure)
         assert failure is None or isinstance(failure, Exception), failure

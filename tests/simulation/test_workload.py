@@ -34,7 +34,7 @@ from ledgerlog.testing.swarm import ALL_FAULTS, Size
 from ledgerlog.testing.workload import WORKLOADS, Report, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
-SMALL = range(60)
+SMALL = range(50)
 FULL = (*range(4), 910237, 921395, 923065, 924306)
 """The last four once failed. A reader found nothing of a log whose ledger was fenced before it was closed. A
 deposed leader replayed a log that its successor had truncated meanwhile. A bookie that restored a rotten run
@@ -53,9 +53,9 @@ WITH_PEOPLE: tuple[int, ...] = (6, 16, 79, 296, 2057)
 def reports() -> list[Report]:
     return [
         *(run_seed(seed, size=Size.SMALL) for seed in SMALL),
-        *(run_seed(seed) for seed in FULL),
-        *(run_seed(seed, size=size, people=False) for seed, size in FOUND),
-        *(run_seed(seed, size=Size.SMALL, people=True) for seed in WITH_PEOPLE),
+        *(run_seed(seed, features=()) for seed in FULL),
+        *(run_seed(seed, size=size, people=False, features=()) for seed, size in FOUND),
+        *(run_seed(seed, size=Size.SMALL, people=True, features=()) for seed in WITH_PEOPLE),
     ]
 
 
@@ -71,7 +71,7 @@ def test_the_batch_is_not_vacuous(reports: list[Report]) -> None:
     assert sum(faults.values()) > len(reports)
     # These peers count like any other.
     assert faults.keys() >= set(ALL_FAULTS) - {"depose", "reset at a fence", "cut off"}
-    workloads = {name for report in reports for name in report.swarm.workloads}
+    workloads = {name for report in reports for name in report.features.workloads_of(report.swarm)}
     assert workloads == set(WORKLOADS)
 
 
@@ -100,13 +100,13 @@ def test_the_same_seed_is_the_same_run_and_looking_closer_does_not_change_it(rep
 
 
 def test_leaving_faults_out_changes_nothing_of_what_the_others_draw() -> None:
-    whole = run_seed(14, size=Size.SMALL)
+    whole = run_seed(14, size=Size.SMALL, features=())
     assert len(whole.plan) > 3
     kept = whole.plan[0].number
-    part = run_seed(14, size=Size.SMALL, only=[kept])
+    part = run_seed(14, size=Size.SMALL, features=(), only=[kept])
     assert [fault.number for fault in part.plan] == [kept]
     assert part.told == whole.told[: len(part.told)]
-    assert not run_seed(14, size=Size.SMALL, only=[]).told
+    assert not run_seed(14, size=Size.SMALL, features=(), only=[]).told
 
 
 # --- determinism ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_many_more_small_seeds(start: int) -> None:
 def seeds_until_found(most: int = 300) -> int:
     """How many seeds it takes until one fails by a Violation."""
     for seed in range(most):
-        failure = run_seed(seed, size=Size.SMALL, people=False).failure
+        failure = run_seed(seed, size=Size.SMALL, people=False, features=()).failure
         if isinstance(failure, Violation):
             return seed + 1
         assert failure is None or isinstance(failure, Exception), failure
@@ -196,7 +196,7 @@ def test_a_disk_that_lies_about_its_syncs_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_failing_run_is_shrunk_to_the_faults_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run_seed(14, size=Size.SMALL)
+    whole = run_seed(14, size=Size.SMALL, features=())
     needed = {whole.plan[1].number, whole.plan[-1].number}
 
     def run(numbers: tuple[int, ...]) -> Report:

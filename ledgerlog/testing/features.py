@@ -1,0 +1,147 @@
+"""The parts of the system that a seed draws beside its swarm: each has them in some runs and not in others.
+
+    auto-recovery   one or two processes audit and repair (``repairers``)
+    replicas        replicas of a state machine elect leaders, take snapshots and restore them
+                    (``replicated``). Mostly they take the place of the swarm's workloads
+    upkeep          bookies compact, scrub and collect within seconds, in small files, with small caches
+    archive         one or two processes archive all logs (``archivers``)
+    greedy          greedy peers (``greedy``)
+    bits flipped on the way     links damage data
+
+They are drawn from a random stream of their own. So the swarm of a seed is the same with and without them,
+and so is its whole run if it draws none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from random import Random
+from typing import Any
+
+import attrs
+
+from bookie.storage.engine.config import StorageConfig
+from ledgerlog.limits import KIB
+from ledgerlog.model.repair import RepairSettings
+from ledgerlog.testing.injector import DAMAGED_LINK
+from ledgerlog.testing.plan import Fault, draw_faults
+from ledgerlog.testing.swarm import Swarm
+
+__all__ = ["ARCHIVE", "FIRST_NUMBER", "GREEDY", "NAMES", "REPAIR", "REPLICAS", "UPKEEP", "Features"]
+
+REPAIR = "auto-recovery"
+REPLICAS = "replicas"
+UPKEEP = "upkeep"
+ARCHIVE = "archive"
+GREEDY = "greedy"
+NAMES = (REPAIR, REPLICAS, UPKEEP, ARCHIVE, GREEDY, DAMAGED_LINK)
+
+FIRST_NUMBER = 2000
+"""The number of the first fault of the features in a plan."""
+
+SHARE = 0.3
+"""The share of runs that have each of the features."""
+
+ALONE_SHARE = 0.7
+"""The share of runs with a workload of these features that have no other workload."""
+
+
+@attrs.frozen(kw_only=True)
+class Features:
+    """The features of one run."""
+
+    repairers: int = 0
+    """How many processes of auto-recovery there are."""
+    repair: RepairSettings = attrs.field(factory=RepairSettings)
+    """The settings of these processes."""
+    workloads: tuple[str, ...] = ()
+    """Workloads beside those of the swarm: names in ``workload.WORKLOADS``."""
+    is_alone: bool = False
+    """These workloads take the place of those of the swarm."""
+    upkeep: dict[str, Any] = attrs.field(factory=dict)
+    """Fields of ``StorageConfig`` to replace. Empty: the bookies' files are left alone."""
+    faults: tuple[str, ...] = ()
+    """Kinds of faults beside those of the swarm (``injector``)."""
+    faults_wanted: int = 0
+    """How many of these faults there are, on average."""
+    archivers: int = 0
+    """How many processes archive logs."""
+    greedy: int = 0
+    """How many greedy peers there are."""
+
+    @classmethod
+    def draw(cls, random: Random, *, wanted: Collection[str] | None = None) -> Features:
+        """Draw the features.
+
+        Args:
+            random: The generator to draw from.
+            wanted: The names of the features to have (``NAMES``). None: these are drawn, too.
+        """
+        drawn = [name for name in NAMES if random.random() < SHARE]
+        names = drawn if wanted is None else wanted
+        is_alone = random.random() < ALONE_SHARE
+        repairers, repair, upkeep = random.choice((1, 2, 2)), _draw_repair(random), _draw_upkeep(random)
+        archivers, greedy, faults_wanted = (random.choice(each) for each in ((1, 2), (1, 2), (3, 10)))
+        return cls(
+            repairers=repairers if REPAIR in names else 0,
+            repair=repair,
+            workloads=(REPLICAS,) if REPLICAS in names else (),
+            is_alone=is_alone,
+            upkeep=upkeep if UPKEEP in names else {},
+            faults=(DAMAGED_LINK,) if DAMAGED_LINK in names else (),
+            faults_wanted=faults_wanted,
+            archivers=archivers if ARCHIVE in names else 0,
+            greedy=greedy if GREEDY in names else 0,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the features that the run has."""
+        found = {
+            REPAIR: self.repairers,
+            UPKEEP: self.upkeep,
+            ARCHIVE: self.archivers,
+            GREEDY: self.greedy,
+        }
+        return [*(name for name, has_it in found.items() if has_it), *self.workloads, *self.faults]
+
+    def workloads_of(self, swarm: Swarm) -> tuple[str, ...]:
+        """Return the names of all workloads of the run."""
+        return self.workloads if self.workloads and self.is_alone else (*swarm.workloads, *self.workloads)
+
+    def draw_plan(self, random: Random, trouble_s: float) -> tuple[Fault, ...]:
+        """Draw the faults, in the order of their times."""
+        gap_s = trouble_s / max(1, self.faults_wanted)
+        return draw_faults(random, self.faults, gap_s=gap_s, until_s=trouble_s, first_number=FIRST_NUMBER)
+
+    def storage(self, config: StorageConfig) -> StorageConfig:
+        """Return the storage of the run's bookies, from what they have without the features."""
+        return attrs.evolve(config, **self.upkeep)
+
+
+def _draw_repair(random: Random) -> RepairSettings:
+    return RepairSettings(
+        lost_after_ms=random.choice((100, 200, 1000)),
+        grace_ms=random.choice((0, 300, 2000)),
+        bookie_check_ms=random.choice((500, 2000)),
+        entry_check_ms=random.choice((1000, 3000)),
+        check_all=random.random() < 0.7,
+        checks_per_s=1000,
+    )
+
+
+def _draw_upkeep(random: Random) -> dict[str, Any]:
+    return {
+        "compact_interval_s": random.choice((0.05, 0.3)),
+        "compact_eventual_interval_s": random.choice((0.1, 1.0)),
+        "compact_soon_ratio": random.choice((0.2, 0.8)),
+        "compact_eventual_ratio": random.choice((0.8, 1.0)),
+        "merge_width": random.choice((2, 4)),
+        "small_run_bytes": random.choice((0, 200, 8 * KIB)),
+        "log_bytes_max": random.choice((2 * KIB, 64 * KIB)),
+        "log_runs_max": random.choice((3, 100)),
+        "scrub_interval_s": random.choice((0.2, 1.0)),
+        "collect_interval_s": random.choice((0.2, 1.0)),
+        "read_cache_bytes": random.choice((0, 4 * KIB)),
+        "ledgers_max": random.choice((1, 3, 1000)),
+    }

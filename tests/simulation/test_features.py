@@ -1,0 +1,88 @@
+"""What a seed draws beside its swarm: auto-recovery, replicas, upkeep, archives, greedy peers, bad links."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from ledgerlog.testing import features
+from ledgerlog.testing.features import ARCHIVE, GREEDY, NAMES, REPAIR, REPLICAS, UPKEEP, Features
+from ledgerlog.testing.injector import DAMAGED_LINK
+from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.swarm import Size
+from ledgerlog.testing.workload import Report, run_seed
+
+SEEDS = (1, 2, 7, 9, 13, 16, 22, 29)
+
+HAPPENED = {
+    REPAIR: ("repair processes", "ledgers repaired", "entries repaired", "WriteQuorum"),
+    REPLICAS: ("linear reads", "snapshots restored", "LinearRead", "OneLeader", "ReplicasAgree"),
+    UPKEEP: ("compactions", "scrub passes"),
+    ARCHIVE: ("archive: copied", "archive: given up", "archive: merged", "ArchiveWhole"),
+    GREEDY: ("greedy: crowd", "greedy: announces", "greedy: deaf", "greedy: floods", "GivenBack"),
+    DAMAGED_LINK: (DAMAGED_LINK, "bits flipped"),
+}
+"""What must happen in runs that have a feature, as counts, faults or checks."""
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[Report]:
+    return [run_seed(seed, size=Size.SMALL, features=NAMES, people=False) for seed in SEEDS]
+
+
+def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) -> None:
+    for report in reports:
+        if report.failure is not None:
+            raise report.failure
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feature_does_something(reports: list[Report], name: str) -> None:
+    numbers = Counter[str]()
+    for report in reports:
+        assert name in report.features.names
+        for each in (report.counts, report.faults, report.checks):
+            numbers.update(each)
+    assert [what for what in HAPPENED[name] if not numbers[what]] == []
+
+
+def test_with_all_features_the_same_seed_is_the_same_run(reports: list[Report]) -> None:
+    again = run_seed(SEEDS[0], size=Size.SMALL, features=NAMES, people=False)
+    assert (again.trace_hash, again.events) == (reports[0].trace_hash, reports[0].events)
+
+
+def test_features_change_nothing_of_what_a_seed_draws_without_them(reports: list[Report]) -> None:
+    without = run_seed(SEEDS[0], size=Size.SMALL, features=(), people=False)
+    assert without.swarm == reports[0].swarm
+    assert without.hostility == reports[0].hostility
+    ordinary = tuple(fault for fault in reports[0].plan if fault.number < features.FIRST_NUMBER)
+    assert without.plan == ordinary
+    assert len(reports[0].plan) > len(ordinary)
+
+
+def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
+    drawn = [Features.draw(Random(f"features/{seed}")) for seed in range(300)]
+    counts = Counter(name for each in drawn for name in each.names)
+    assert counts.keys() == set(NAMES)
+    assert all(50 < count < 150 for count in counts.values())
+    assert any(not each.names for each in drawn)
+
+
+def test_what_is_wanted_is_all_that_a_run_has() -> None:
+    for name in NAMES:
+        assert Features.draw(Random(0), wanted=(name,)).names == [name]
+
+
+# --- planted bugs -----------------------------------------------------------------------------------
+
+
+def violation_of_some_seed(name: str, *, most: int = 40) -> str:
+    """What the first seed that fails says, among runs with one feature."""
+    for seed in range(most):
+        failure = run_seed(seed, size=Size.SMALL, features=(name,), people=False, hostile=False).failure
+        if isinstance(failure, Violation):
+            return str(failure)
+        assert failure is None or isinstance(failure, Exception), failure
+    raise AssertionError("not found")
