@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import trio
@@ -53,7 +52,6 @@ class Archivers:
         self._gap_s = min(1.0, world.swarm.trouble_s / 6)
         self.mains = {f"archiver-{number}": self._run for number in range(1, count + 1)}
         """The processes, by name."""
-        world.simulation.threads_are_steps = count > 0
 
     async def _run(self, client: Cluster) -> None:
         random = self._random
@@ -101,8 +99,8 @@ class Archivers:
 
 
 @contextmanager
-def open_store() -> Iterator[None]:
-    """Import what the jobs need, and make ``URL`` an empty store during the body.
+def open_store(directory: str) -> Iterator[None]:
+    """Import what the jobs need, and make ``URL`` a store with its files in ``directory`` during the body.
 
     Enter it before the run, because an import may ask for the time.
 
@@ -119,15 +117,14 @@ def open_store() -> Iterator[None]:
     from ledgerlog.archive import destinations
 
     resolve = destinations._resolve
-    with TemporaryDirectory() as directory:
 
-        def resolve_simulated(url: str) -> tuple[Any, str]:
-            if not url.startswith(URL):
-                return resolve(url)
-            return fs.SubTreeFileSystem(directory, fs.LocalFileSystem()), url.removeprefix("simulated://")
+    def resolve_simulated(url: str) -> tuple[Any, str]:
+        if not url.startswith(URL):
+            return resolve(url)
+        return fs.SubTreeFileSystem(directory, fs.LocalFileSystem()), url.removeprefix("simulated://")
 
-        destinations._resolve = resolve_simulated
-        try:
-            yield
-        finally:
-            destinations._resolve = resolve
+    destinations._resolve = resolve_simulated
+    try:
+        yield
+    finally:
+        destinations._resolve = resolve

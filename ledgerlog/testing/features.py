@@ -1,8 +1,11 @@
 """The parts of the system that a seed draws beside its swarm: each has them in some runs and not in others.
 
     auto-recovery   one or two processes audit and repair (``repairers``)
-    replicas        replicas of a state machine elect leaders, take snapshots and restore them
-                    (``replicated``). Mostly they take the place of the swarm's workloads
+    replicas        replicas of a state machine elect leaders, take snapshots in ledgers or files and restore
+                    them (``replicated``). Mostly they take the place of the swarm's workloads
+    campaigns       the processes of the workload ``leaders`` campaign for the lead (``campaigners``). If the
+                    swarm has no leaders, they take the place of its workloads
+    rot             bits rot, on at most ack quorum - 1 bookies, while upkeep looks for them
     upkeep          bookies compact, scrub and collect within seconds, in small files, with small caches
     archive         one or two processes archive all logs (``archivers``)
     greedy          greedy peers (``greedy``)
@@ -24,6 +27,7 @@ from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.repair import RepairSettings
 from ledgerlog.testing.injector import DAMAGED_LINK
+from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.swarm import Swarm
 
@@ -34,7 +38,9 @@ REPLICAS = "replicas"
 UPKEEP = "upkeep"
 ARCHIVE = "archive"
 GREEDY = "greedy"
-NAMES = (REPAIR, REPLICAS, UPKEEP, ARCHIVE, GREEDY, DAMAGED_LINK)
+CAMPAIGNS = "campaigns"
+ROT = "bit rot"
+NAMES = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT, ARCHIVE, GREEDY, DAMAGED_LINK)
 
 FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
@@ -58,6 +64,12 @@ class Features:
     """Workloads beside those of the swarm: names in ``workload.WORKLOADS``."""
     is_alone: bool = False
     """These workloads take the place of those of the swarm."""
+    snapshot_files: bool = False
+    """Replicas keep their snapshots in files, and not in ledgers."""
+    campaigns: bool = False
+    """The processes that contend for a log campaign for its lead."""
+    rot: bool = False
+    """Bits rot, if the budget of the run allows it."""
     upkeep: dict[str, Any] = attrs.field(factory=dict)
     """Fields of ``StorageConfig`` to replace. Empty: the bookies' files are left alone."""
     faults: tuple[str, ...] = ()
@@ -79,15 +91,18 @@ class Features:
         """
         drawn = [name for name in NAMES if random.random() < SHARE]
         names = drawn if wanted is None else wanted
-        is_alone = random.random() < ALONE_SHARE
+        is_alone, has_files = random.random() < ALONE_SHARE, random.random() < 0.5
         repairers, repair, upkeep = random.choice((1, 2, 2)), _draw_repair(random), _draw_upkeep(random)
         archivers, greedy, faults_wanted = (random.choice(each) for each in ((1, 2), (1, 2), (3, 10)))
         return cls(
             repairers=repairers if REPAIR in names else 0,
             repair=repair,
             workloads=(REPLICAS,) if REPLICAS in names else (),
+            snapshot_files=REPLICAS in names and has_files,
+            campaigns=CAMPAIGNS in names,
+            rot=ROT in names,
             is_alone=is_alone,
-            upkeep=upkeep if UPKEEP in names else {},
+            upkeep=upkeep if UPKEEP in names or ROT in names else {},
             faults=(DAMAGED_LINK,) if DAMAGED_LINK in names else (),
             faults_wanted=faults_wanted,
             archivers=archivers if ARCHIVE in names else 0,
@@ -102,12 +117,35 @@ class Features:
             UPKEEP: self.upkeep,
             ARCHIVE: self.archivers,
             GREEDY: self.greedy,
+            CAMPAIGNS: self.campaigns,
+            ROT: self.rot,
         }
-        return [*(name for name, has_it in found.items() if has_it), *self.workloads, *self.faults]
+        return [
+            *(name for name, has_it in found.items() if has_it),
+            *self.workloads,
+            *(kind for kind in self.faults if kind != ROT),
+        ]
 
     def workloads_of(self, swarm: Swarm) -> tuple[str, ...]:
         """Return the names of all workloads of the run."""
-        return self.workloads if self.workloads and self.is_alone else (*swarm.workloads, *self.workloads)
+        own = swarm.workloads
+        if self.campaigns:
+            own = tuple(CAMPAIGNS if name == "leaders" else name for name in own)
+            own = own if CAMPAIGNS in own else (CAMPAIGNS,)
+        return self.workloads if self.workloads and self.is_alone else (*own, *self.workloads)
+
+    def fit(self, swarm: Swarm, people: People) -> tuple[Features, Swarm]:
+        """Return the features and the swarm of a run in which both meet.
+
+        Rotten copies and lost copies count in one budget. So no bits rot if other copies are lost in the run.
+        Where they rot, there are enough sound bookies to form ensembles.
+        """
+        most = swarm.replication.ack_quorum - 1
+        if not self.rot or not most or swarm.unsynced or people.careless:
+            return attrs.evolve(self, rot=False), swarm
+        bookies = max(swarm.bookies, swarm.replication.ensemble + most)
+        fitted = attrs.evolve(self, faults=(*self.faults, ROT))
+        return fitted, attrs.evolve(swarm, bookies=bookies, rotten_max=most)
 
     def draw_plan(self, random: Random, trouble_s: float) -> tuple[Fault, ...]:
         """Draw the faults, in the order of their times."""

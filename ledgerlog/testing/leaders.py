@@ -8,13 +8,15 @@ and again. A ``LogHistory`` records all answers, and ``log_history.judge`` check
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import trio
 
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import AppendUnknown, LedgerLogError, LogNotFound, LogSealed, Truncated
 from ledgerlog.log.log import Log
-from ledgerlog.log.writer import LogWriter
-from ledgerlog.model.record import Record
+from ledgerlog.model.record import Ack, Record
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.log_history import LogHistory, judge
 from ledgerlog.testing.world import World, retry
@@ -22,6 +24,17 @@ from ledgerlog.testing.world import World, retry
 __all__ = ["ContendingLeaders"]
 
 LOG = "log"
+
+
+class Leads(Protocol):
+    """What the tasks of a leader append with: a ``LogWriter``, for example."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    async def roll(self) -> None: ...
+
+    async def append_many(self, datas: Sequence[bytes]) -> list[Ack]: ...
 
 
 class ContendingLeaders:
@@ -88,12 +101,12 @@ class ContendingLeaders:
         if not self.history.seal_asked:
             raise Violation("a log is sealed, but no user sealed it") from error
 
-    async def _append_from_all_sides(self, writer: LogWriter) -> None:
+    async def _append_from_all_sides(self, writer: Leads) -> None:
         async with trio.open_nursery() as nursery:
             for task in range(self._swarm.tasks):
                 nursery.start_soon(self._append, writer, task)
 
-    async def _append(self, writer: LogWriter, task: int) -> None:
+    async def _append(self, writer: Leads, task: int) -> None:
         dice, history = self._dice, self.history
         while self._records < self._swarm.records_max:
             await trio.sleep(dice.expovariate(1 / self._swarm.think_s))

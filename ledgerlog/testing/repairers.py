@@ -4,6 +4,9 @@ Each process runs the production service (``ledgerlog.repair.service``): a candi
 worker. Bookies count as lost long before they come back. So ledgers are repaired, and recovered, under
 writers that live, beside recoverers, and by two workers at once.
 
+An operator is there too: it looks at the queue, has bookies emptied for a while, and asks when one may be
+restarted.
+
 What must hold:
 
     WriteQuorum     after everything was healed, every ledger gets back to its write quorum: no ledger names a
@@ -13,21 +16,27 @@ What must hold:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
+import trio
 
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.pace import Pace
-from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.errors import LedgerLogError, NotEnoughBookies
 from ledgerlog.model.repair import RepairSettings
 from ledgerlog.repair.auditor import pass_over_now
 from ledgerlog.repair.checking import check_ledger
+from ledgerlog.repair.leaving import wait_until_free
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.testing.world import World, retry
 
-__all__ = ["Repairers"]
+__all__ = ["OPERATOR", "Repairers"]
+
+OPERATOR = "operator"
+"""The name of the operator's process. It does not run again after everything was healed."""
 
 _CHECKS_PER_S = 100_000
 
@@ -43,7 +52,11 @@ class Repairers:
     def __init__(self, world: World, count: int, settings: RepairSettings) -> None:
         self._world = world
         self._settings = settings
-        self.mains = {f"repair-{number}": self._run for number in range(1, count + 1)}
+        self.mains: dict[str, Callable[[Cluster], Awaitable[None]]] = {
+            f"repair-{number}": self._run for number in range(1, count + 1)
+        }
+        if count:
+            self.mains[OPERATOR] = self._operate
         """The processes, by name."""
         self._services: list[AutoRecovery] = []
 
@@ -53,12 +66,39 @@ class Repairers:
         self._services.append(service)
         await service.run()
 
+    async def _operate(self, client: Cluster) -> None:
+        random = self._world.simulation.random(OPERATOR)
+        gap_s = min(3.0, self._world.swarm.trouble_s / 4)
+        queue = RepairQueue(client.client)
+        while True:
+            await trio.sleep(random.expovariate(1 / gap_s))
+            bookie = random.choice(self._world.cluster.bookies)
+            try:
+                await queue.workers()
+                await queue.locks()
+                await queue.requests()
+                if random.random() < 0.5:
+                    await queue.drain(bookie)
+                    self._world.counts["bookies drained"] += 1
+                    await trio.sleep(random.choice((0.5, 3.0)) * gap_s)
+                    await queue.keep(bookie)
+                else:
+                    await wait_until_free(client.client, bookie, within_s=gap_s, say=lambda why: None)
+            except LedgerLogError as error:
+                self._world.event("not operated", type(error).__name__)
+
     def count(self) -> None:
         """Add to the counts of the run what the processes did."""
         counts, services = self._world.counts, self._services
         counts["repair processes"] += len(services)
         counts["ledgers repaired"] += sum(service.worker.repaired for service in services)
         counts["entries repaired"] += sum(service.worker.copying.entries for service in services)
+
+    async def heal(self, client: Cluster) -> None:
+        """Take back what the operator asked for, as the operator may have died before that."""
+        queue = RepairQueue(client.client)
+        for bookie in await queue.draining() if self.mains else ():
+            await queue.keep(bookie)
 
     async def judge(self, client: Cluster) -> None:
         """Wait until every ledger is at its write quorum. Call it after everything was healed.

@@ -25,9 +25,10 @@ import trio
 
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.replica import Replica
-from ledgerlog.machine.snapshots import LedgerSnapshots
+from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotStore
 from ledgerlog.model.command import Command
 from ledgerlog.testing.counters import Counters, CounterState, UserCommand
 from ledgerlog.testing.world import World, retry
@@ -66,6 +67,7 @@ class ReplicatedCounters(Counters):
         super().__init__(world)
         self._services.append(f"{self.PROCESS}-{len(self._services) + 1}")  # So that one can always follow.
         self._snapshot_every = self._dice.choice((2, 5, 20))
+        self._is_shared = self._dice.random() < 0.5
         self._digests: dict[int, str] = {}
         self._leaders: dict[int, str] = {}
 
@@ -87,10 +89,22 @@ class ReplicatedCounters(Counters):
             await client.open_log(self.LOG),
             CounterMachine(),
             election=client.election(self.LOG, candidate=name) if leads else None,
-            snapshots=LedgerSnapshots(client),
+            snapshots=self._snapshots(client, name),
             leads=leads,
             snapshot_every=self._snapshot_every,
         )
+
+    def _snapshots(self, client: Cluster, name: str) -> SnapshotStore:
+        """Return where a replica keeps its snapshots: in ledgers, in files of all, or in files of its own."""
+        directory = self._world.directory
+        if directory is None:
+            return LedgerSnapshots(client)
+        where = directory if self._is_shared else f"{directory}/{name}"
+        return DirectorySnapshots(where, shared=self._is_shared)
+
+    async def _listen(self, replica: Replica[CounterMachine]) -> None:
+        async for event in replica.events():
+            self._world.counts[f"replica: {event.kind.value}"] += 1
 
     # --- while there is trouble ---------------------------------------------------------------
 
@@ -101,6 +115,8 @@ class ReplicatedCounters(Counters):
             ReplicaStopped: It has stopped.
         """
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen, replica)
+            nursery.start_soon(self._read_again_and_again, replica)
             while True:
                 with trio.move_on_after(self._pace_s / 4):
                     await replica.wait_leading()
@@ -114,8 +130,6 @@ class ReplicatedCounters(Counters):
                 batch, self._waiting = self._waiting, []
                 for command in dict.fromkeys(batch):
                     nursery.start_soon(self._propose, replica, command)
-                if self._dice.random() < 0.2:
-                    nursery.start_soon(self._read, replica)
 
     async def _propose(self, replica: Replica[CounterMachine], command: UserCommand) -> None:
         try:
@@ -124,6 +138,14 @@ class ReplicatedCounters(Counters):
             self._world.event("not proposed", type(error).__name__)
         else:
             self._answer(command, int(answer))
+            if self._dice.random() < 0.2:
+                self._waiting.append(command)  # Whoever leads then must give the same answer again.
+
+    async def _read_again_and_again(self, replica: Replica[CounterMachine]) -> None:
+        while True:
+            await trio.sleep(self._dice.expovariate(4 / self._pace_s))
+            if replica.is_leading:
+                await self._read(replica)
 
     async def _read(self, replica: Replica[CounterMachine]) -> None:
         answered = [command.number for command in self.commands if command.answer is not None]

@@ -23,8 +23,8 @@ if the system were wrong. So ``vacuity`` names the events that a batch lacks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 
 import attrs
@@ -34,6 +34,7 @@ from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.limits import KIB
 from ledgerlog.testing.archivers import Archivers, open_store
+from ledgerlog.testing.campaigners import CampaigningLeaders
 from ledgerlog.testing.cluster import SMALL_STORAGE
 from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
@@ -51,7 +52,7 @@ from ledgerlog.testing.people import DISK_BYTES, FILLED, People
 from ledgerlog.testing.plan import Fault
 from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
-from ledgerlog.testing.repairers import Repairers
+from ledgerlog.testing.repairers import OPERATOR, Repairers
 from ledgerlog.testing.replicated import ReplicatedCounters
 from ledgerlog.testing.restores import RestoredStore
 from ledgerlog.testing.runs import simulated_cluster
@@ -68,6 +69,7 @@ WORKLOADS: dict[str, Callable[[World], Workload]] = {
     "service": Counters,
     "producers": RepeatingProducers,
     "replicas": ReplicatedCounters,
+    "campaigns": CampaigningLeaders,
 }
 """The workloads that a run may have, by name."""
 
@@ -126,6 +128,7 @@ class _Run:
         self.people = People.draw(of_people, self.swarm, wanted=people)
         of_features = simulation.random("features")
         self.features = Features.draw(of_features, wanted=() if self.people.restores else features)
+        self.features, self.swarm = self.features.fit(self.swarm, self.people)
         plan = sorted(
             (
                 *(() if self.people.restores else draw_plan(simulation.random("nemesis"), self.swarm)),
@@ -138,12 +141,26 @@ class _Run:
         of_hostile = simulation.random("hostile")
         is_wanted = False if self.people.restores else hostile
         self.hostility = Hostility.draw(of_hostile, self.swarm.trouble_s, wanted=is_wanted)
+        self.directory: str | None = None
         self.god = GodView()
         self.wire = WireView(self.god)
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.told: list[str] = []
         self.hostile = HostilePeers(self.hostility, of_hostile, self.god, self.counts)
+
+    @contextmanager
+    def open_directory(self) -> Iterator[None]:
+        """Make a directory for the body if the run keeps files in one (``World.directory``)."""
+        features = self.features
+        if not features.archivers and not features.snapshot_files:
+            yield
+            return
+        with TemporaryDirectory() as self.directory, ExitStack() as stack:
+            if features.archivers:
+                stack.enter_context(open_store(self.directory))
+            self.simulation.threads_are_steps = True
+            yield
 
     async def main(self, simulation: Simulation) -> None:
         swarm = self.swarm
@@ -181,7 +198,15 @@ class _Run:
                 self.wire.loss.on_careless(bookie)
             self.god.look_at(cluster.tree)
             world = World(
-                simulation, cluster, swarm, self.god, self.wire, outside, self.counts, self.people.careless
+                simulation,
+                cluster,
+                swarm,
+                self.god,
+                self.wire,
+                outside,
+                self.counts,
+                careless=self.people.careless,
+                directory=self.directory if self.features.snapshot_files else None,
             )
             workloads = [WORKLOADS[name](world) for name in self.features.workloads_of(swarm)]
             for workload in workloads:
@@ -205,8 +230,10 @@ class _Run:
                 simulation.event("healed")
                 await greedy.judge()
                 async with cluster.client("judge") as client:
+                    await repairers.heal(client)
                     for name in residents:
-                        await cluster.restart(name)
+                        if name != OPERATOR:
+                            await cluster.restart(name)
                     for workload in workloads:
                         await workload.judge(client)
                     await repairers.judge(client)
@@ -295,7 +322,7 @@ def run_seed(
     run = _Run(simulation, size, only, people, hostile, features)
     failure: BaseException | None = None
     try:
-        with open_store() if run.features.archivers else nullcontext():
+        with run.open_directory():
             simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
     except BaseException as error:
         failure = run.god.violation or the_one(error)

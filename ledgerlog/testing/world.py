@@ -38,6 +38,9 @@ class World:
     counts: Counter[str] = attrs.field(factory=Counter)
     careless: int = 0
     """This many of the first bookies may lose entries by faults of people (``people``)."""
+    directory: str | None = None
+    """A directory of this machine that all processes share. None: the run uses none. Its path differs from
+    run to run, so nothing in the run may depend on it."""
     rotten: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose disks the nemesis has damaged with bit rot."""
     damaged: dict[str, None] = attrs.field(factory=dict)

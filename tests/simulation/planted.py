@@ -1,5 +1,5 @@
-"""``python -m tests.simulation.planted [name ...] [--seeds 300] [--cpu 120]``: known bugs, put back one by
-one, and simulated until a seed fails.
+"""``python -m tests.simulation.planted [name ...] [--feature NAME ...] [--seeds 300] [--cpu 120]``: known
+bugs, put back one by one, and simulated until a seed fails.
 
 A net that finds nothing must be shown to find something. Each mutant of ``tests.mutants`` that breaks a rule
 which a cluster can notice is applied to a *copy* of the tree (never to the tree itself), and small seeds are
@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ledgerlog.testing.features import NAMES
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant, Stale
 from tests.mutants.runner import ROOT, Copy
@@ -130,8 +132,8 @@ PLANTED = (
 )
 
 
-def hunt(seeds: int, cpu_s: float) -> dict[str, Any]:
-    """In the copy: run seeds until one fails."""
+def hunt(seeds: int, cpu_s: float, features: Sequence[str] = ()) -> dict[str, Any]:
+    """In the copy: run seeds until one fails. ``features``: what each seed has. Empty: what it draws."""
     from ledgerlog.testing.minimize import way_of
     from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
@@ -144,7 +146,7 @@ def hunt(seeds: int, cpu_s: float) -> dict[str, Any]:
             if size is Size.FULL and seed % FULL_SHARE != FULL_SHARE - 1:
                 continue
             tried += 1
-            report = run_seed(seed, size=size)
+            report = run_seed(seed, size=size, features=features or None)
             spent = time.process_time() - began
             if report.failure is not None:
                 words = str(report.failure).splitlines()[:1]
@@ -160,10 +162,11 @@ def hunt(seeds: int, cpu_s: float) -> dict[str, Any]:
     return {"found": None, "tried": tried, "cpu_s": spent}
 
 
-def run_in(copy: Copy, seeds: int, cpu_s: float) -> dict[str, Any]:
+def run_in(copy: Copy, seeds: int, cpu_s: float, features: Sequence[str]) -> dict[str, Any]:
     """``hunt`` in a process of its own."""
     program = (
-        f"import json; from tests.simulation.planted import hunt; print(json.dumps(hunt({seeds}, {cpu_s})))"
+        "import json; from tests.simulation.planted import hunt; "
+        f"print(json.dumps(hunt({seeds}, {cpu_s}, {features!r})))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -180,14 +183,16 @@ def run_in(copy: Copy, seeds: int, cpu_s: float) -> dict[str, Any]:
     return result
 
 
-def try_mutant(copy: Copy, mutant: Mutant, seeds: int, cpu_s: float) -> dict[str, Any]:
+def try_mutant(
+    copy: Copy, mutant: Mutant, seeds: int, cpu_s: float, features: Sequence[str]
+) -> dict[str, Any]:
     """Apply a mutant to the copy, hunt, and take it back. Raises Stale."""
     patched = mutant.patched(copy.root)
     before = {file: (copy.root / file).read_bytes() for file in patched}
     try:
         for file, text in patched.items():
             (copy.root / file).write_text(text, encoding="utf-8")
-        return run_in(copy, seeds, cpu_s)
+        return run_in(copy, seeds, cpu_s, features)
     finally:
         for file, data in before.items():
             (copy.root / file).write_bytes(data)
@@ -206,6 +211,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="the beginnings of the names of those to plant")
     parser.add_argument("--seeds", type=int, default=300, help="so many small seeds at most")
     parser.add_argument("--cpu", type=float, default=120.0, help="so much CPU time at most, in seconds")
+    parser.add_argument(
+        "--feature", action="append", default=[], choices=NAMES, help="what each seed has; may be repeated"
+    )
     arguments = parser.parse_args()
     by_name = {mutant.name: mutant for mutant in MUTANTS}
     names = tuple(arguments.names)
@@ -217,13 +225,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         copy = Copy.make(ROOT, Path(directory) / "tree")
         copy.check_path()
-        clean = run_in(copy, 5, arguments.cpu)
+        clean = run_in(copy, 5, arguments.cpu, arguments.feature)
         if clean["found"] is not None:
             print(f"seed {clean['seed']} fails without any mutant: {clean['words']}", file=sys.stderr)
             return 1
         for name in chosen:
             try:
-                result = try_mutant(copy, by_name[name], arguments.seeds, arguments.cpu)
+                result = try_mutant(copy, by_name[name], arguments.seeds, arguments.cpu, arguments.feature)
             except Stale as failure:
                 print(failure, file=sys.stderr)
                 return 1

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import attrs
 import pytest
 
 from ledgerlog.testing import features
-from ledgerlog.testing.features import ARCHIVE, GREEDY, NAMES, REPAIR, REPLICAS, UPKEEP, Features
+from ledgerlog.testing.features import (
+    ARCHIVE,
+    CAMPAIGNS,
+    GREEDY,
+    NAMES,
+    REPAIR,
+    REPLICAS,
+    ROT,
+    UPKEEP,
+    Features,
+)
 from ledgerlog.testing.injector import DAMAGED_LINK
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size
@@ -19,7 +30,9 @@ SEEDS = (1, 2, 7, 9, 13, 16, 22, 29)
 HAPPENED = {
     REPAIR: ("repair processes", "ledgers repaired", "entries repaired", "WriteQuorum"),
     REPLICAS: ("linear reads", "snapshots restored", "LinearRead", "OneLeader", "ReplicasAgree"),
+    CAMPAIGNS: ("campaigns won", "led by another"),
     UPKEEP: ("compactions", "scrub passes"),
+    ROT: (ROT, "runs restored"),
     ARCHIVE: ("archive: copied", "archive: given up", "archive: merged", "ArchiveWhole"),
     GREEDY: ("greedy: crowd", "greedy: announces", "greedy: deaf", "greedy: floods", "GivenBack"),
     DAMAGED_LINK: (DAMAGED_LINK, "bits flipped"),
@@ -42,7 +55,7 @@ def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) 
 def test_a_feature_does_something(reports: list[Report], name: str) -> None:
     numbers = Counter[str]()
     for report in reports:
-        assert name in report.features.names
+        assert name in report.features.names or name == ROT
         for each in (report.counts, report.faults, report.checks):
             numbers.update(each)
     assert [what for what in HAPPENED[name] if not numbers[what]] == []
@@ -55,11 +68,13 @@ def test_with_all_features_the_same_seed_is_the_same_run(reports: list[Report]) 
 
 def test_features_change_nothing_of_what_a_seed_draws_without_them(reports: list[Report]) -> None:
     without = run_seed(SEEDS[0], size=Size.SMALL, features=(), people=False)
-    assert without.swarm == reports[0].swarm
-    assert without.hostility == reports[0].hostility
-    ordinary = tuple(fault for fault in reports[0].plan if fault.number < features.FIRST_NUMBER)
+    report = reports[0]
+    beside = attrs.evolve(report.swarm, bookies=without.swarm.bookies, rotten_max=without.swarm.rotten_max)
+    assert without.swarm == beside
+    assert without.hostility == report.hostility
+    ordinary = tuple(fault for fault in report.plan if fault.number < features.FIRST_NUMBER)
     assert without.plan == ordinary
-    assert len(reports[0].plan) > len(ordinary)
+    assert len(report.plan) > len(ordinary)
 
 
 def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
