@@ -51,7 +51,8 @@ PAGE = 4096
 
 _LAST_KEY = b"\xff" * 64
 _ROWS_MAX = 1 << 30
-_DAMAGED = (".journal", ".entries", "/cookie", "/marks")
+_ENTRY_LOG = ".entries"
+_DAMAGED = (".journal", _ENTRY_LOG, "/cookie", "/marks")
 """The ends of the paths of files that ``damage`` may damage."""
 
 OnDurable = Callable[[str, int, bytes], None]
@@ -180,11 +181,18 @@ class Platter:
         """End all faults. Data that is damaged stays damaged."""
         self.slow, self.is_full, self._stalled_until, self._fails_in = 1.0, False, 0.0, 0
 
-    def rot(self) -> bool:
-        """Flip one bit in a write that is not the last of its file. Return whether there was one."""
+    def rot(self, *, entry_logs: bool = False) -> bool:
+        """Flip one bit in a write that is not the last of its file. Return whether there was one.
+
+        Args:
+            entry_logs: Flip it in an entry log, in any write.
+        """
         choices = []
         for path in sorted(self._files):
             written = self._files[path].written
+            if entry_logs:
+                choices += [(path, *each) for each in written if path.endswith(_ENTRY_LOG)]
+                continue
             last = max((offset for offset, _ in written), default=0)
             choices += [(path, offset, length) for offset, length in written if offset + length <= last]
         if not choices:

@@ -5,7 +5,7 @@
                     them (``replicated``). Mostly they take the place of the swarm's workloads
     campaigns       the processes of the workload ``leaders`` campaign for the lead (``campaigners``). If the
                     swarm has no leaders, they take the place of its workloads
-    rot             bits rot, on at most ack quorum - 1 bookies, while upkeep looks for them
+    rot at rest     bits rot in entry logs of at most ack quorum - 1 bookies, while upkeep looks for them
     upkeep          bookies compact, scrub and collect within seconds, in small files, with small caches
     archive         one or two processes archive all logs (``archivers``)
     greedy          greedy peers (``greedy``)
@@ -26,7 +26,7 @@ import attrs
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.repair import RepairSettings
-from ledgerlog.testing.injector import DAMAGED_LINK
+from ledgerlog.testing.injector import DAMAGED_LINK, ROT_AT_REST
 from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.swarm import Swarm
@@ -39,8 +39,7 @@ UPKEEP = "upkeep"
 ARCHIVE = "archive"
 GREEDY = "greedy"
 CAMPAIGNS = "campaigns"
-ROT = "bit rot"
-NAMES = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT, ARCHIVE, GREEDY, DAMAGED_LINK)
+NAMES = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT_AT_REST, ARCHIVE, GREEDY, DAMAGED_LINK)
 
 FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
@@ -100,9 +99,9 @@ class Features:
             workloads=(REPLICAS,) if REPLICAS in names else (),
             snapshot_files=REPLICAS in names and has_files,
             campaigns=CAMPAIGNS in names,
-            rot=ROT in names,
+            rot=ROT_AT_REST in names,
             is_alone=is_alone,
-            upkeep=upkeep if UPKEEP in names or ROT in names else {},
+            upkeep=upkeep if UPKEEP in names or ROT_AT_REST in names else {},
             faults=(DAMAGED_LINK,) if DAMAGED_LINK in names else (),
             faults_wanted=faults_wanted,
             archivers=archivers if ARCHIVE in names else 0,
@@ -118,12 +117,12 @@ class Features:
             ARCHIVE: self.archivers,
             GREEDY: self.greedy,
             CAMPAIGNS: self.campaigns,
-            ROT: self.rot,
+            ROT_AT_REST: self.rot,
         }
         return [
             *(name for name, has_it in found.items() if has_it),
             *self.workloads,
-            *(kind for kind in self.faults if kind != ROT),
+            *(kind for kind in self.faults if kind != ROT_AT_REST),
         ]
 
     def workloads_of(self, swarm: Swarm) -> tuple[str, ...]:
@@ -144,7 +143,7 @@ class Features:
         if not self.rot or not most or swarm.unsynced or people.careless:
             return attrs.evolve(self, rot=False), swarm
         bookies = max(swarm.bookies, swarm.replication.ensemble + most)
-        fitted = attrs.evolve(self, faults=(*self.faults, ROT))
+        fitted = attrs.evolve(self, faults=(*self.faults, ROT_AT_REST))
         return fitted, attrs.evolve(swarm, bookies=bookies, rotten_max=most)
 
     def draw_plan(self, random: Random, trouble_s: float) -> tuple[Fault, ...]:
@@ -170,6 +169,7 @@ def _draw_repair(random: Random) -> RepairSettings:
 
 def _draw_upkeep(random: Random) -> dict[str, Any]:
     return {
+        "segment_records_max": random.choice((3, 10)),
         "compact_interval_s": random.choice((0.05, 0.3)),
         "compact_eventual_interval_s": random.choice((0.1, 1.0)),
         "compact_soon_ratio": random.choice((0.2, 0.8)),

@@ -26,6 +26,7 @@ __all__ = [
     "FAULTS",
     "LINKS",
     "NEEDS_BOOKIE",
+    "ROT_AT_REST",
     "Injector",
     "Victims",
 ]
@@ -35,6 +36,10 @@ CLOCK_JUMP = "clock jump"
 
 DAMAGED_LINK = "bits flipped on the way"
 """A link damages data, and the checksums of TCP do not notice."""
+
+ROT_AT_REST = "rot at rest"
+"""Bits rot in entry logs while the bookie runs on. (The kind "bit rot" mostly hits the journal and restarts
+the bookie, which then refuses to start.)"""
 
 EXCHANGE = "metadata exchanged"
 """Another metadata store answers for a while."""

@@ -21,6 +21,8 @@ On the metadata of ledgers:
                         GwqClosed, on its whole write quorum)
     GwqTail             (guaranteed mode) if a fragment follows another one, every entry of the earlier one is
                         durable on its whole write quorum
+    RepairFilled        if another bookie gets a place in a fragment whose end is known, it has all entries of
+                        that place durably
     PinRespected        no ensemble change takes an acknowledged entry below its ack quorum
 
 On the records of logs:
@@ -283,6 +285,7 @@ class GodView:
             require(new.state is LedgerState.OPEN, "MetaTransitions")
             return
         self.edges[f"{old.state.value} > {new.state.value}"] += 1
+        self._on_places(old, new)
         if old.state is LedgerState.CLOSED:
             # Repair may replace bookies in the fragments of a closed ledger. Nothing else may change.
             require(new.state is LedgerState.CLOSED and new.last_entry == old.last_entry, "ClosedImmutable")
@@ -309,6 +312,23 @@ class GodView:
             require(is_repair or self._tree.writer is self.creators.get(ledger_id), "OneOwner")
         if new.last_entry is not None and old.last_entry is None:
             self._on_close(old.state, new)
+
+    def _on_places(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """Check the bookies that got places in fragments whose end was known before."""
+        starts = [fragment.first_entry for fragment in old.fragments[1:]]
+        ends = starts if old.last_entry is None else [*starts, old.last_entry + 1]
+        for end, was, now in zip(ends, old.fragments, new.fragments, strict=False):
+            if was.first_entry != now.first_entry or was.ensemble == now.ensemble:
+                continue
+            came = set(now.ensemble) - set(was.ensemble)
+            for entry_id in range(now.first_entry, end):
+                self.checks["RepairFilled"] += 1
+                wanted = came.intersection(quorums.bookies_of(new, entry_id))
+                if lacking := wanted.difference(self.holders(new, entry_id)):
+                    self.violate(
+                        "RepairFilled",
+                        f"{sorted(lacking)} got a place in ledger {new.ledger_id} without entry {entry_id}",
+                    )
 
     def _on_deleted(self, ledger: LedgerMetadata) -> None:
         made_for = ledger.custom.get(INCARNATION_LABEL)

@@ -28,7 +28,7 @@ import trio
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.testing import features, people
 from ledgerlog.testing.cluster import SETTLE_S
-from ledgerlog.testing.injector import BOOKIES_ONLY, Injector, Victims
+from ledgerlog.testing.injector import BOOKIES_ONLY, ROT_AT_REST, Injector, Victims
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.people import Mishaps, People
 from ledgerlog.testing.plan import Fault, carry_out, draw_faults
@@ -145,7 +145,7 @@ class Nemesis:
                 world.poke()
             case "power cut after a fence":
                 await self._cut_after_fence(fault, random, bookie)
-            case "bit rot":
+            case "bit rot" | "rot at rest":
                 await self._rot(fault, random, bookie, lasting_s)
             case _:
                 victims = Victims(bookie, client, anybody, lasting_s)
@@ -155,13 +155,14 @@ class Nemesis:
         world, cluster = self._world, self._cluster
         if bookie not in world.rotten and len(world.rotten) >= world.swarm.rotten_max:
             bookie = random.choice(list(world.rotten))
-        flipped = sum(cluster.disk(bookie).rot() for _ in range(random.choice((1, 3, 10))))
+        at_rest = fault.kind == ROT_AT_REST
+        flipped = sum(cluster.disk(bookie).rot(entry_logs=at_rest) for _ in range(random.choice((1, 3, 10))))
         if not flipped:
             return
         world.rotten[bookie] = None
         world.counts["bits rotten"] += flipped
         self._tell(fault, bookie, flipped, "bits")
-        if random.random() < 0.6:
+        if not at_rest and random.random() < 0.6:
             # Restart the bookie: at its start it reads its disk, and has nothing in memory.
             with trio.move_on_after(lasting_s):
                 await cluster.stop(bookie)

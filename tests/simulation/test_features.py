@@ -16,11 +16,10 @@ from ledgerlog.testing.features import (
     NAMES,
     REPAIR,
     REPLICAS,
-    ROT,
     UPKEEP,
     Features,
 )
-from ledgerlog.testing.injector import DAMAGED_LINK
+from ledgerlog.testing.injector import DAMAGED_LINK, ROT_AT_REST
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import Report, run_seed
@@ -32,7 +31,7 @@ HAPPENED = {
     REPLICAS: ("linear reads", "snapshots restored", "LinearRead", "OneLeader", "ReplicasAgree"),
     CAMPAIGNS: ("campaigns won", "led by another"),
     UPKEEP: ("compactions", "scrub passes"),
-    ROT: (ROT, "runs restored"),
+    ROT_AT_REST: (ROT_AT_REST, "runs restored"),
     ARCHIVE: ("archive: copied", "archive: given up", "archive: merged", "ArchiveWhole"),
     GREEDY: ("greedy: crowd", "greedy: announces", "greedy: deaf", "greedy: floods", "GivenBack"),
     DAMAGED_LINK: (DAMAGED_LINK, "bits flipped"),
@@ -55,7 +54,7 @@ def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) 
 def test_a_feature_does_something(reports: list[Report], name: str) -> None:
     numbers = Counter[str]()
     for report in reports:
-        assert name in report.features.names or name == ROT
+        assert name in report.features.names or name == ROT_AT_REST
         for each in (report.counts, report.faults, report.checks):
             numbers.update(each)
     assert [what for what in HAPPENED[name] if not numbers[what]] == []
