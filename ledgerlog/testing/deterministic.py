@@ -256,7 +256,8 @@ class Simulation:
         """The CPU time that the run took, in seconds. 0 until it has ended."""
         self.threads_are_steps = False
         """Whether the work of ``trio.to_thread.run_sync`` is done as a step of the calling task. If not, a
-        thread is refused."""
+        thread is refused. The work may use the real world, for example for a name of a temporary file. Its
+        result must not depend on it."""
         self._is_strict = is_strict
         self._streams: dict[str, Random] = {}
         self._heap: list[tuple[float, int, Timer]] = []
@@ -599,7 +600,7 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
         original = getattr(owner, name)
 
         def refuse(*args: object, **kwargs: object) -> Any:
-            if threading.get_ident() != simulating:
+            if threading.get_ident() != simulating or is_thread:
                 return original(*args, **kwargs)
             if sys._getframe(1).f_globals is vars(logging):
                 if name == "time":
@@ -617,14 +618,20 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
         replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, substitute)
 
+    is_thread = False
     run_in_thread, start_thread = trio.to_thread.run_sync, trio.lowlevel.start_thread_soon
 
     async def run_as_step(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if threading.get_ident() != simulating:
             return await run_in_thread(work, *args, **options)
+        nonlocal is_thread
         check_threads("trio.to_thread.run_sync")
         await trio.lowlevel.checkpoint()
-        return work(*args)
+        is_thread = True
+        try:
+            return work(*args)
+        finally:
+            is_thread = False
 
     def start_as_step(work: Callable[[], Any], deliver: Callable[..., object], *args: Any) -> None:
         if threading.get_ident() != simulating:

@@ -246,8 +246,9 @@ class WireView:
             joined = fragment.first_entry
         key = (header.ledger_id, bookie)
         before, following = self._next_add.get(key, (joined, joined))
-        if before != joined:
+        if joined > before:
             following = joined
+        # If it is below, repair gave the bookie a place in earlier fragments too, and copies their entries.
         god.checks["AddsWithoutGap"] += 1
         # If entries were settled while a bookie was away, the owner does not send them to it.
         enough = replication.write_quorum if replication.guaranteed else replication.ack_quorum
