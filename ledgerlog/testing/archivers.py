@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -108,14 +107,14 @@ def open_store(directory: str) -> Iterator[None]:
         ArchiveSupportMissing: pyarrow is not installed.
     """
     with pyarrow_needed("archives in a simulation"):
-        for name in ("destinations", "footer", "marker", "parquet"):
-            import_module(f"ledgerlog.archive.{name}")
-        # With its first array, pyarrow imports what it finds: pandas and numpy.
-        import_module("pyarrow").array([b""])
-    from pyarrow import fs
+        import pyarrow
+        from pyarrow import fs
 
-    from ledgerlog.archive import destinations
+        from ledgerlog.archive import destinations, footer, marker, parquet
 
+    assert footer and marker and parquet  # noqa: PT018  # They are imported here, and not in the run.
+    # With its first array, pyarrow imports what it finds: pandas and numpy.
+    pyarrow.array([b""])
     resolve = destinations._resolve
 
     def resolve_simulated(url: str) -> tuple[Any, str]:

@@ -203,7 +203,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "pyspark_ledgeraudit": ("ledgerlog.spark",),
     # Bookies inside the calling process, for memory: and file:, and the streams to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),
-    # Both start whole systems, with auto-recovery and bookies. The command also runs simulations.
+    # Both start whole systems, with auto-recovery, jobs of archives and bookies. The command also runs
+    # simulations.
     "ledgerlog.testing": (
         *BELOW_TOOLS,
         "ledgerlog",
@@ -211,6 +212,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.election",
         "ledgerlog.machine",
         "ledgerlog.repair",
+        "ledgerlog.archive.jobs",
         "ledgerlog.embedded",
         *BOOKIE,
     ),
@@ -372,8 +374,9 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "starlette": ("ledgerlog.console.web",),
     "textual": ("ledgerlog.console.terminal",),
     "hypercorn": ("ledgerlog.console.serving",),
-    # Only the modules that read and make archives, and Spark's side, which has pyarrow anyway.
-    "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
+    # Only the modules that read and make archives, the simulator's place for them, and Spark's side, which
+    # has pyarrow anyway.
+    "pyarrow": ("ledgerlog.archive", "ledgerlog.testing.archivers", "ledgerlog.spark"),
     "os": (
         "ledgerlog.versions",  # The environment variable of the next version.
         "ledgerlog.archive.destinations",
