@@ -1,4 +1,4 @@
-"""Mutants that the simulator's faults of people must notice."""
+"""Mutants that the simulator must notice: by its faults of people, and by the features of its seeds."""
 
 from __future__ import annotations
 
@@ -47,5 +47,13 @@ MUTANTS = (
         "tuple(forgotten)",
         "tuple(forgotten[1:])",
         f"{_KEEPS}[store restored]",
+    ),
+    mutant(
+        "new_bookie_is_named_before_its_copies_are_durable_in_the_swarm",
+        "rule 23, A.5",
+        "FragmentRepair._go_on",
+        "not self._copies",
+        "self._copies is not None",
+        "tests/simulation/test_features.py::test_repair_gives_a_place_only_to_who_has_its_entries",
     ),
 )

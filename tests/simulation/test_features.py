@@ -56,6 +56,14 @@ def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) 
             raise report.failure
 
 
+def test_repair_gives_a_place_only_to_who_has_its_entries() -> None:
+    for seed in (2, 4, 6):
+        report = run_seed(seed, size=Size.SMALL, features=(REPAIR,))
+        if report.failure is not None:
+            raise report.failure
+        assert report.checks["RepairFilled"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_feature_does_something(reports: list[Report], name: str) -> None:
     numbers = Counter[str]()

@@ -63,7 +63,7 @@ def repairers(monkeypatch: pytest.MonkeyPatch) -> Repairers:
 
 def test_repair_under_faults_breaks_no_promise(repairers: Repairers) -> None:
     for seed in SEEDS:
-        report = run_seed(seed)
+        report = run_seed(seed, features=())
         assert report.failure is None, (seed, report.failure)
     counts = repairers.counts()
     assert counts["tasks"] > len(SEEDS)
@@ -72,12 +72,12 @@ def test_repair_under_faults_breaks_no_promise(repairers: Repairers) -> None:
 
 
 def test_with_repair_the_same_seed_is_the_same_run(repairers: Repairers) -> None:
-    first, again = (run_seed(SEEDS[0], size=Size.SMALL) for _ in range(2))
+    first, again = (run_seed(SEEDS[0], size=Size.SMALL, features=()) for _ in range(2))
     assert (first.trace_hash, first.events) == (again.trace_hash, again.events)
 
 
 @pytest.mark.soak
 def test_repair_under_many_faults_breaks_no_promise(repairers: Repairers) -> None:
     for seed in range(1_000, 1_100):
-        report = run_seed(seed)
+        report = run_seed(seed, features=())
         assert report.failure is None, (seed, report.failure)
