@@ -471,7 +471,7 @@ MUTANTS = (
     mutant(
         "marks_that_a_start_finds_are_left_in_a_cache",
         "storage, D27.3",
-        "open_directory",
+        "directory.open_directory",
         "await used.sync_directory(each)",
         "",
         "tests/storage/test_crash_after_kill.py::test_marks_that_a_start_finds_outlive_a_power_cut",
