@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -130,3 +131,11 @@ def on_spark(_shared_spark: SparkOnLogs) -> SparkOnLogs:
 def log_name(request: pytest.FixtureRequest) -> str:
     """A log name that no other test uses."""
     return f"{re.sub(r'[^a-z_]', '_', request.node.name.lower())[:60]}_{next(_numbers)}"
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts this process, even if the shell that started the tests made them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

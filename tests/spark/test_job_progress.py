@@ -69,7 +69,7 @@ def test_a_client_of_spark_connect_counts_the_tasks_of_its_own_job() -> None:
     assert spark.handlers == []
 
 
-def test_a_job_on_spark_connect_is_cancelled_with_its_caller() -> None:
+def test_a_job_on_spark_connect_is_cancelled_with_its_caller(interruptible: None) -> None:
     spark: Any = Connected()
 
     def work() -> None:

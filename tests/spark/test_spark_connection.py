@@ -94,7 +94,7 @@ def test_work_on_a_cluster_ends_with_its_connection(on_spark: SparkOnLogs, log_n
 
 
 @pytest.mark.processes
-def test_work_is_cancelled_if_its_caller_is_interrupted(on_spark: SparkOnLogs) -> None:
+def test_work_is_cancelled_if_its_caller_is_interrupted(on_spark: SparkOnLogs, interruptible: None) -> None:
     before = loops()
     ended: list[str] = []
 
