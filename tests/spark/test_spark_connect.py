@@ -13,6 +13,8 @@ import ledgerlog
 from tests.integration.running_cluster import running_cluster
 from tests.waiting import PATIENCE_S
 
+# Not among what all tests need: where it is installed, PySpark writes the log of the whole process as JSON.
+pytest.importorskip("grpc", reason="pip install 'pyspark[connect]'")
 pytestmark = [pytest.mark.processes, pytest.mark.soak]
 
 
