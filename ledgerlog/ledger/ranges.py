@@ -66,7 +66,7 @@ class RangeAnswer:
     in ``found``."""
     negative: Negative
     damaged: int | None
-    """An entry whose copy on the bookie fails its digest; ``found`` and ``through`` end before it."""
+    """An entry whose copy is damaged, as the bookie says; ``found`` and ``through`` end before it."""
 
 
 @attrs.frozen
@@ -110,7 +110,8 @@ async def read_range(
 
     Returns:
         The answer. None if nothing is known: the bookie did not answer, refused to look (its reply is then
-        ignored), or said nothing about the first entry.
+        ignored), or said nothing about the first entry. If an entry of the reply fails its digest, it was
+        damaged on the way: the answer ends before it, and is None if that is the first entry.
 
     Raises:
         BookieBusy: The bookie has too many requests under way, and ``is_patient`` is False.
@@ -146,20 +147,25 @@ async def read_range(
     through = reply.header.argument
     negative = _NEGATIVES.get(status)
     found = dict(zip(entries.ids, entries.payloads(), strict=True))
-    damaged = entries.first_damaged() if len(entries) else None
-    if damaged is not None:
-        logger.warning(
-            "ledger=%d bookie=%s entry %d fails its digest", ledger_id, connection.bookie_id, damaged
-        )
-        through = damaged - 1
-        found = {entry_id: payload for entry_id, payload in found.items() if entry_id < damaged}
-    elif negative is None:
+    broken = entries.first_damaged() if len(entries) else None
+    if broken is not None:
+        # The bookie checks each digest before it sends: these bytes changed on the way.
+        why = f"bookie {connection.bookie_id}: entry {broken} of its reply fails its digest"
+        logger.warning("ledger=%d %s", ledger_id, why)
+        found = {entry_id: payload for entry_id, payload in found.items() if entry_id < broken}
+        if found:
+            return RangeAnswer(found, broken - 1, Negative.ABSENT, None)
+        if tell_why is not None:
+            tell_why(why)
+        return None
+    damaged = None
+    if negative is None:
         if status is Status.CORRUPT:
             damaged = first + max(0, -(-(through + 1 - first) // stride)) * stride
         if through < first and damaged is None:
             return None
         negative = Negative.ABSENT  # The error is about the entry after ``through``.
-    return RangeAnswer(found, through, negative or Negative.ABSENT, damaged)
+    return RangeAnswer(found, through, negative, damaged)
 
 
 async def read_entries(

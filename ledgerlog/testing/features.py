@@ -140,10 +140,7 @@ class Features:
         Where they rot, there are enough sound bookies to form ensembles.
         """
         most = swarm.replication.ack_quorum - 1
-        if not most:
-            # A reader takes damage on the way for damage of the copy. Of the only copy, that is final.
-            return attrs.evolve(self, rot=False, faults=()), swarm
-        if not self.rot or swarm.unsynced or people.careless:
+        if not most or not self.rot or swarm.unsynced or people.careless:
             return attrs.evolve(self, rot=False), swarm
         bookies = max(swarm.bookies, swarm.replication.ensemble + most)
         fitted = attrs.evolve(self, faults=(*self.faults, ROT_AT_REST))

@@ -216,12 +216,20 @@ MUTANTS = (
         f"{_TEST_RULES}::test_rule_8_only_a_bookie_that_looked_says_that_an_entry_is_not_there",
     ),
     mutant(
-        "a_copy_that_fails_its_digest_is_taken",
+        "bytes_that_changed_on_the_way_are_taken",
         "rule 8",
         "read_range",
         "entries.first_damaged() if len(entries) else None",
         "None",
-        f"{_TEST_RULES}::test_rule_8_a_copy_that_fails_its_digest_ends_the_answer_before_it",
+        f"{_TEST_RULES}::test_rule_8_bytes_that_changed_on_the_way_say_nothing_of_the_copy",
+    ),
+    mutant(
+        "bytes_that_changed_on_the_way_condemn_the_copy",
+        "rule 8",
+        "read_range",
+        "return RangeAnswer(found, broken - 1, Negative.ABSENT, None)",
+        "return RangeAnswer(found, broken - 1, Negative.ABSENT, broken)",
+        f"{_TEST_RULES}::test_rule_8_bytes_that_changed_on_the_way_say_nothing_of_the_copy",
     ),
     mutant(
         "a_refused_read_is_an_answer",

@@ -174,14 +174,23 @@ async def test_rule_8_only_a_bookie_that_looked_says_that_an_entry_is_not_there(
     assert answers == [expected]
 
 
-async def test_rule_8_a_copy_that_fails_its_digest_ends_the_answer_before_it(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (b"zeroonXtwo", RangeAnswer({0: b"zero"}, 0, Negative.ABSENT, None)),
+        (b"zerXonetwo", None),
+    ],
+)
+async def test_rule_8_bytes_that_changed_on_the_way_say_nothing_of_the_copy(
+    payload: bytes, expected: RangeAnswer | None, scene: Scene
+) -> None:
     answers: list[RangeAnswer | None] = []
+    why: list[str] = []
 
     async def ask() -> None:
-        answers.append(await read_range(scene.connection, 7, first=0, last=9))
+        answers.append(await read_range(scene.connection, 7, first=0, last=9, tell_why=why.append))
 
     entries = Entries.build(7, 0, [b"zero", b"one", b"two"])
-    entries.payload = b"zeroonX" + b"two"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
         peer = await scene.bookie.next()
@@ -195,10 +204,11 @@ async def test_rule_8_a_copy_that_fails_its_digest_ends_the_answer_before_it(sce
             count=3,
             argument=9,
             index=entries.index_part(),
-            payload_bytes=len(entries.payload),
+            payload_bytes=len(payload),
         )
-        await peer.send(entries.payload)
-    assert answers == [RangeAnswer({0: b"zero"}, 0, Negative.ABSENT, 1)]
+        await peer.send(payload)
+    assert answers == [expected]
+    assert bool(why) == (expected is None)
 
 
 async def test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed(clock: MockClock) -> None:

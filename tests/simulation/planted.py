@@ -79,7 +79,7 @@ PLANTED = (
     "one_negative_is_enough_for_a_reader",
     "damage_is_negative_to_a_reader",
     "an_open_ledger_is_read_beyond_its_lac",
-    "a_copy_that_fails_its_digest_is_taken",
+    "bytes_that_changed_on_the_way_are_taken",
     # bookies
     "regular_add_on_a_fenced_ledger",
     "recovery_adds_are_fenced_too",

@@ -64,6 +64,14 @@ def test_repair_gives_a_place_only_to_who_has_its_entries() -> None:
         assert report.checks["RepairFilled"]
 
 
+def test_a_flipped_bit_does_not_condemn_the_only_copy() -> None:
+    """Here a reader once took a reply that was damaged on the way for a damaged copy, and stopped."""
+    report = run_seed(46, size=Size.SMALL, features=(REPLICAS, UPKEEP, DAMAGED_LINK))
+    if report.failure is not None:
+        raise report.failure
+    assert report.counts["bits flipped"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_feature_does_something(reports: list[Report], name: str) -> None:
     numbers = Counter[str]()
