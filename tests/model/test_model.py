@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 
 from ledgerlog.ledger.core.pending import PendingAdds
@@ -14,43 +13,12 @@ from ledgerlog.model.quorum import Replication
 from tests.cores import new_metadata
 from tests.model.checker import explore, walk
 from tests.model.configuration import Configuration
+from tests.model.core_mutants import CORE_MUTANTS
 from tests.model.sets import SMALL, WALKED
 from tests.model.structure import clone, picture
 from tests.scenarios import mutants
 
 WALKS = 15
-
-STRIPED = Configuration((3, 2, 2), entries=4, bookies=5, recoverers=2, fail=2, change=2, read=1)
-PLAIN = WALKED[0]
-CRASHING = WALKED[1]
-GUARANTEED = WALKED[5]
-
-MUTANTS: list[tuple[mutants.Mutant, Configuration]] = [
-    (mutants.recovery_reads_do_not_fence, PLAIN),
-    (mutants.fence_is_answered_before_it_is_durable, CRASHING),
-    (mutants.regular_adds_pass_the_fence, PLAIN),
-    (mutants.fence_of_an_unknown_ledger_is_forgotten, PLAIN),
-    (mutants.negative_quorum_is_one_too_small, PLAIN),
-    (mutants.coverage_is_a_negative_quorum_of_the_ensemble, STRIPED),
-    (mutants.recovery_reads_ask_the_whole_ensemble, STRIPED),
-    (mutants.time_outs_are_negative, PLAIN),
-    (mutants.closing_at_the_last_add_pushed, PLAIN),
-    (mutants.acknowledging_after_the_end_was_fixed, PLAIN),
-    (mutants.a_gap_is_acknowledged_over, PLAIN),
-    (mutants.confirmations_outlive_their_bookie, PLAIN),
-    (mutants.confirmations_are_stripped_after_the_write, PLAIN),
-    (mutants.nobody_is_pinned, GUARANTEED),
-    (mutants.the_owner_writes_whatever_it_reads, PLAIN),
-    (mutants.adds_that_recovery_may_keep_are_denied, PLAIN),
-    (mutants.giving_up_in_guaranteed_mode_denies_what_is_pending, attrs.evolve(GUARANTEED, give_up=1)),
-    (mutants.private_changes_are_published_at_once, PLAIN),
-    (mutants.guaranteed_recovery_starts_after_the_lac, GUARANTEED),
-    (mutants.recovery_closes_before_its_write_backs_are_confirmed, PLAIN),
-    (mutants.the_closing_race_is_won_by_the_last, PLAIN),
-    (mutants.reading_starts_below_the_last_fragment, PLAIN),
-    (mutants.write_backs_carry_the_progress_of_recovery, PLAIN),
-    (mutants.write_backs_carry_the_progress_of_recovery, GUARANTEED),
-]
 
 
 def changed(shape: tuple[int, int, int], recoverers: int = 1, **options: Any) -> Configuration:
@@ -108,7 +76,9 @@ def test_random_walks_through_larger_worlds_break_no_invariant(configuration: Co
     assert result.acknowledged > WALKS // 2
 
 
-@pytest.mark.parametrize(("mutant", "configuration"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
+@pytest.mark.parametrize(
+    ("mutant", "configuration"), CORE_MUTANTS, ids=[mutant.__name__ for mutant, _ in CORE_MUTANTS]
+)
 def test_random_walks_find_a_rule_that_is_missing(
     mutant: mutants.Mutant, configuration: Configuration
 ) -> None:

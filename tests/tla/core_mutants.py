@@ -1,6 +1,6 @@
 """Bugs put back into the cores: TLC must refuse a run of each.
 
-Most of them are those of ``tests.scenarios.mutants``; see there for the form."""
+Most of them are those of ``tests.model.core_mutants``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ledgerlog.ledger.core.recovery import LedgerRecovery
 from tests.model import joined_mutants
 from tests.model.bookie_node import BookieNode
 from tests.model.configuration import Configuration
+from tests.model.core_mutants import CORE_MUTANTS
 from tests.model.world import World
 from tests.scenarios import mutants
 from tests.scenarios.mutants import Mutant
@@ -21,12 +22,10 @@ from tests.tla.recorder import Step, record
 from tests.tla.sets import (
     CRASHING,
     FRAMES,
-    GIVING_UP,
     GUARANTEED,
     GUARANTEED_FRAMES,
     LOSING,
     PLAIN,
-    STRIPED,
     STRIPED_FRAMES,
 )
 
@@ -116,30 +115,7 @@ MUTANTS: list[tuple[Mutant, Configuration]] = [
     (metadata_are_written_without_comparing, PLAIN),
     (nothing_is_carried_for_a_replacement, PLAIN),
     (recovery_goes_on_behind_a_missing_entry, CRASHING),
-    (mutants.recovery_reads_do_not_fence, PLAIN),
-    (mutants.fence_is_answered_before_it_is_durable, CRASHING),
-    (mutants.regular_adds_pass_the_fence, PLAIN),
-    (mutants.fence_of_an_unknown_ledger_is_forgotten, PLAIN),
-    (mutants.negative_quorum_is_one_too_small, PLAIN),
-    (mutants.coverage_is_a_negative_quorum_of_the_ensemble, STRIPED),
-    (mutants.recovery_reads_ask_the_whole_ensemble, STRIPED),
-    (mutants.time_outs_are_negative, PLAIN),
-    (mutants.closing_at_the_last_add_pushed, PLAIN),
-    (mutants.acknowledging_after_the_end_was_fixed, PLAIN),
-    (mutants.a_gap_is_acknowledged_over, PLAIN),
-    (mutants.confirmations_outlive_their_bookie, PLAIN),
-    (mutants.confirmations_are_stripped_after_the_write, PLAIN),
-    (mutants.nobody_is_pinned, GUARANTEED),
-    (mutants.adds_that_recovery_may_keep_are_denied, PLAIN),
-    (mutants.giving_up_in_guaranteed_mode_denies_what_is_pending, GIVING_UP),
-    (mutants.the_owner_writes_whatever_it_reads, PLAIN),
-    (mutants.private_changes_are_published_at_once, PLAIN),
-    (mutants.guaranteed_recovery_starts_after_the_lac, GUARANTEED),
-    (mutants.recovery_closes_before_its_write_backs_are_confirmed, PLAIN),
-    (mutants.the_closing_race_is_won_by_the_last, PLAIN),
-    (mutants.reading_starts_below_the_last_fragment, PLAIN),
-    (mutants.write_backs_carry_the_progress_of_recovery, PLAIN),
-    (mutants.write_backs_carry_the_progress_of_recovery, GUARANTEED),
+    *CORE_MUTANTS,
     (who_lost_its_data_is_not_fenced, LOSING),
     (who_lost_its_data_denies_it, LOSING),
     (mutants.limbo_is_negative, LOSING),

@@ -6,6 +6,21 @@ import attrs
 
 from tests.model import sets
 from tests.model.configuration import Configuration
+from tests.model.core_mutants import CRASHING, GIVING_UP, GUARANTEED, PLAIN
+
+__all__ = [
+    "CRASHING",
+    "FRAMES",
+    "FULL_PINNING",
+    "GIVING_UP",
+    "GUARANTEED",
+    "GUARANTEED_FRAMES",
+    "LOSING",
+    "PLAIN",
+    "RECORDED",
+    "STRIPED_FRAMES",
+    "Losing",
+]
 
 
 class Losing(Configuration):
@@ -31,7 +46,6 @@ RECORDED: list[Configuration] = [
 ]
 """The configurations of the model's random walks, without repair, which is no part of the module."""
 
-PLAIN, CRASHING, STRIPED, GUARANTEED, FULL_PINNING = (RECORDED[number] for number in (0, 1, 2, 5, 6))
+FULL_PINNING = RECORDED[6]
 FRAMES, STRIPED_FRAMES, GUARANTEED_FRAMES = RECORDED[-5:-2]
 LOSING = RECORDED[-2]
-GIVING_UP = attrs.evolve(GUARANTEED, give_up=1)
