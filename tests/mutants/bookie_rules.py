@@ -927,7 +927,7 @@ SHARES = (
         "parse_config",
         "config.frame_bytes_max < LARGEST_FRAME_BYTES",
         "False",
-        "tests/integration/test_bookie_process.py::test_wrong_usage_is_exit_2_and_touches_nothing",
+        "tests/unit/test_bookie_options.py::test_a_wrong_line_is_refused_with_the_name_of_the_file",
     ),
     mutant(
         "a_principal_gets_a_share_at_each_address",

@@ -256,7 +256,7 @@ MUTANTS = (
         "BookieLedger.on_delete",
         "self.is_fenced = self.is_fence_durable = True  # The same record is its fence.",
         "",
-        f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
+        "tests/unit/test_bookie_ledger.py::test_rule_4_a_ledger_that_is_gone_is_stored_as_fenced",
     ),
     mutant(
         "deleted_ledger_is_read",

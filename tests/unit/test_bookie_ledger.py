@@ -45,6 +45,17 @@ def test_a_wrong_key_is_refused_before_anything_else_and_changes_nothing() -> No
     assert not ledger.is_dirty
 
 
+def test_rule_4_a_ledger_that_is_gone_is_stored_as_fenced() -> None:
+    ledger = state()
+    ledger.on_delete()
+    stored = ledger.to_store()
+    assert stored.is_deleted
+    assert stored.is_fenced
+    restored = BookieLedger.restore(1, stored)
+    assert restored.add_refusal(KEY, is_recovery=False) is Status.FENCED
+    assert restored.is_fence_settled(0), "no other record is needed for a fence of it"
+
+
 def test_a_fence_is_settled_only_once_its_own_block_is_durable() -> None:
     ledger = state()
     ledger.on_fence()
