@@ -10,6 +10,7 @@
     archive         one or two processes archive all logs (``archivers``)
     greedy          greedy peers (``greedy``)
     bits flipped on the way     links damage data
+    bookie lost for good        a bookie goes and never comes back, so auto-recovery has to replace it
 
 They are drawn from a random stream of their own. So the swarm of a seed is the same with and without them,
 and so is its whole run if it draws none of them.
@@ -26,7 +27,7 @@ import attrs
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.repair import RepairSettings
-from ledgerlog.testing.injector import DAMAGED_LINK, ROT_AT_REST
+from ledgerlog.testing.injector import DAMAGED_LINK, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.swarm import Swarm
@@ -39,7 +40,7 @@ UPKEEP = "upkeep"
 ARCHIVE = "archive"
 GREEDY = "greedy"
 CAMPAIGNS = "campaigns"
-NAMES = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT_AT_REST, ARCHIVE, GREEDY, DAMAGED_LINK)
+NAMES = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT_AT_REST, ARCHIVE, GREEDY, DAMAGED_LINK, LOST_FOR_GOOD)
 
 FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
@@ -69,6 +70,8 @@ class Features:
     """The processes that contend for a log campaign for its lead."""
     rot: bool = False
     """Bits rot, if the budget of the run allows it."""
+    loses_bookie: bool = False
+    """A bookie is lost for good, if there is auto-recovery and the budget of the run allows it."""
     upkeep: dict[str, Any] = attrs.field(factory=dict)
     """Fields of ``StorageConfig`` to replace. Empty: the bookies' files are left alone."""
     faults: tuple[str, ...] = ()
@@ -100,6 +103,7 @@ class Features:
             snapshot_files=REPLICAS in names and has_files,
             campaigns=CAMPAIGNS in names,
             rot=ROT_AT_REST in names,
+            loses_bookie=LOST_FOR_GOOD in names,
             is_alone=is_alone,
             upkeep=upkeep if UPKEEP in names or ROT_AT_REST in names else {},
             faults=(DAMAGED_LINK,) if DAMAGED_LINK in names else (),
@@ -118,6 +122,7 @@ class Features:
             GREEDY: self.greedy,
             CAMPAIGNS: self.campaigns,
             ROT_AT_REST: self.rot,
+            LOST_FOR_GOOD: self.loses_bookie,
         }
         return [
             *(name for name, has_it in found.items() if has_it),
@@ -136,20 +141,35 @@ class Features:
     def fit(self, swarm: Swarm, people: People) -> tuple[Features, Swarm]:
         """Return the features and the swarm of a run in which both meet.
 
-        Rotten copies and lost copies count in one budget. So no bits rot if other copies are lost in the run.
-        Where they rot, there are enough sound bookies to form ensembles.
+        Rotten copies and lost copies count in one budget. So a run loses copies in at most one way. There are
+        enough sound bookies to form ensembles.
         """
         most = swarm.replication.ack_quorum - 1
-        if not most or not self.rot or swarm.unsynced or people.careless:
-            return attrs.evolve(self, rot=False), swarm
-        bookies = max(swarm.bookies, swarm.replication.ensemble + most)
-        fitted = attrs.evolve(self, faults=(*self.faults, ROT_AT_REST))
-        return fitted, attrs.evolve(swarm, bookies=bookies, rotten_max=most)
+        is_spent = not most or swarm.unsynced or people.careless
+        rot = self.rot and not is_spent
+        loses = (
+            self.loses_bookie
+            and self.repairers
+            and not is_spent
+            and not rot
+            and "bit rot" not in swarm.faults
+        )
+        fitted = attrs.evolve(self, rot=rot, loses_bookie=bool(loses))
+        if rot:
+            fitted = attrs.evolve(fitted, faults=(*self.faults, ROT_AT_REST))
+        if not rot and not loses:
+            return fitted, swarm
+        costly = most if rot else 1
+        bookies = max(swarm.bookies, swarm.replication.ensemble + costly)
+        return fitted, attrs.evolve(swarm, bookies=bookies, rotten_max=costly)
 
     def draw_plan(self, random: Random, trouble_s: float) -> tuple[Fault, ...]:
-        """Draw the faults, in the order of their times."""
+        """Draw the faults."""
         gap_s = trouble_s / max(1, self.faults_wanted)
-        return draw_faults(random, self.faults, gap_s=gap_s, until_s=trouble_s, first_number=FIRST_NUMBER)
+        faults = draw_faults(random, self.faults, gap_s=gap_s, until_s=trouble_s, first_number=FIRST_NUMBER)
+        if self.loses_bookie:
+            faults += (Fault(FIRST_NUMBER + len(faults), random.uniform(0.0, trouble_s), LOST_FOR_GOOD),)
+        return faults
 
     def storage(self, config: StorageConfig) -> StorageConfig:
         """Return the storage of the run's bookies, from what they have without the features."""

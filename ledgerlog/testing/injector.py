@@ -25,6 +25,7 @@ __all__ = [
     "EXCHANGE",
     "FAULTS",
     "LINKS",
+    "LOST_FOR_GOOD",
     "NEEDS_BOOKIE",
     "ROT_AT_REST",
     "Injector",
@@ -40,6 +41,9 @@ DAMAGED_LINK = "bits flipped on the way"
 ROT_AT_REST = "rot at rest"
 """Bits rot in entry logs while the bookie runs on. (The kind "bit rot" mostly hits the journal and restarts
 the bookie, which then refuses to start.)"""
+
+LOST_FOR_GOOD = "bookie lost for good"
+"""A bookie loses its machine and its disk, and nobody replaces it."""
 
 EXCHANGE = "metadata exchanged"
 """Another metadata store answers for a while."""

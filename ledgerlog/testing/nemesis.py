@@ -28,7 +28,7 @@ import trio
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.testing import features, people
 from ledgerlog.testing.cluster import SETTLE_S
-from ledgerlog.testing.injector import BOOKIES_ONLY, ROT_AT_REST, Injector, Victims
+from ledgerlog.testing.injector import BOOKIES_ONLY, LOST_FOR_GOOD, ROT_AT_REST, Injector, Victims
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.people import Mishaps, People
 from ledgerlog.testing.plan import Fault, carry_out, draw_faults
@@ -94,6 +94,8 @@ class Nemesis:
             cluster.process(name).crash()
         await trio.sleep(SETTLE_S)  # A process that met a fault just before may still be ending.
         for bookie in cluster.bookies:
+            if bookie in self._world.lost:
+                continue
             process = cluster.process(bookie)
             if bookie in self._world.damaged:
                 await process.settled.wait()  # A start that is under way may meet the damage.
@@ -111,7 +113,8 @@ class Nemesis:
         world, cluster = self._world, self._cluster
         random = world.simulation.random(f"fault {fault.number}")
         kind, swarm = fault.kind, world.swarm
-        may_fall = sum(not cluster.is_running(bookie) for bookie in cluster.bookies) < swarm.down_max
+        there = [bookie for bookie in cluster.bookies if bookie not in world.lost]
+        may_fall = sum(not cluster.is_running(bookie) for bookie in there) < swarm.down_max
         aims_at_appends = kind in ("depose", "late adds", "member lost")
         bookie = random.choice(cluster.bookies)
         client = random.choice(self._writers if aims_at_appends else self._clients)
@@ -121,6 +124,9 @@ class Nemesis:
         lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
         if anybody == bookie and not may_fall:
             anybody = client
+        if kind == LOST_FOR_GOOD:
+            self._lose(fault, bookie)
+            return
         if kind in (*BOOKIES_ONLY, "power cut after a fence"):
             if not may_fall:
                 return
@@ -150,6 +156,14 @@ class Nemesis:
             case _:
                 victims = Victims(bookie, client, anybody, lasting_s)
                 await self._injector.inject(fault, random, victims)
+
+    def _lose(self, fault: Fault, bookie: str) -> None:
+        world = self._world
+        world.lost[bookie] = None
+        world.in_hands[bookie] += 1  # Nobody starts it again.
+        self._tell(fault, bookie)
+        world.cluster.faults[fault.kind] += 1
+        world.cluster.kill(bookie, power_cut=True)
 
     async def _rot(self, fault: Fault, random: Random, bookie: str, lasting_s: float) -> None:
         world, cluster = self._world, self._cluster

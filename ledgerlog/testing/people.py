@@ -311,8 +311,8 @@ class Mishaps:
                 if not cluster.is_running(bookie) and bookie in self._world.damaged:
                     await start_again(self._world, bookie)  # A start that was under way has met the damage.
                 node = cluster.process(bookie).node
-                if node is None and bookie in self._world.rotten:
-                    continue  # The bookie has refused to start on a rotten disk.
+                if node is None and (bookie in self._world.rotten or bookie in self._world.lost):
+                    continue  # The bookie is gone for good, or has refused to start on a rotten disk.
                 if node is None or node.is_read_only:
                     raise BookieUnavailable(f"{bookie} does not serve, or takes no adds")
 

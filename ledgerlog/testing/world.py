@@ -45,6 +45,8 @@ class World:
     """The bookies whose disks the nemesis has damaged with bit rot."""
     damaged: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose files people have damaged. If one refuses to start, it is repaired."""
+    lost: dict[str, None] = attrs.field(factory=dict)
+    """The bookies that are gone for good."""
     in_hands: Counter[str] = attrs.field(factory=Counter)
     """The bookies that people work on. Only these people start them."""
     _poked: trio.Event = attrs.field(factory=trio.Event)

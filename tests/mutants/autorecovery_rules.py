@@ -18,6 +18,14 @@ _RACKS = "tests/scenarios/test_placement_of_copies.py"
 
 MUTANTS = (
     mutant(
+        "no_task_is_posted_for_a_lost_bookie",
+        "WriteQuorum",
+        "Auditor._pass",
+        "await self._queue.post(ledger_id, lost=hit)",
+        "False",
+        "tests/simulation/test_features.py::test_repair_replaces_a_bookie_that_is_lost_for_good",
+    ),
+    mutant(
         "task_is_removed_at_whatever_version",
         "rule 22",
         "RepairQueue.remove.write",

@@ -21,7 +21,7 @@ from ledgerlog.testing.features import (
     UPKEEP,
     Features,
 )
-from ledgerlog.testing.injector import DAMAGED_LINK, ROT_AT_REST
+from ledgerlog.testing.injector import DAMAGED_LINK, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.replicated import CounterMachine
 from ledgerlog.testing.swarm import Size
@@ -31,6 +31,9 @@ from ledgerlog.wire.entries import Entries
 SEEDS = (1, 2, 7, 9, 13, 16, 21, 23, 28)
 """In 23 repair gives a bookie a place in an earlier fragment, too, while the owner adds. A rule of the
 simulator then wanted the owner to send all entries from that fragment on."""
+
+TOGETHER = tuple(name for name in NAMES if name != LOST_FOR_GOOD)
+"""The features that one run can have: bits rot at rest, or a bookie is lost for good."""
 
 HAPPENED = {
     REPAIR: ("repair processes", "ledgers repaired", "entries repaired", "WriteQuorum"),
@@ -47,7 +50,7 @@ HAPPENED = {
 
 @pytest.fixture(scope="module")
 def reports() -> list[Report]:
-    return [run_seed(seed, size=Size.SMALL, features=NAMES, people=False) for seed in SEEDS]
+    return [run_seed(seed, size=Size.SMALL, features=TOGETHER, people=False) for seed in SEEDS]
 
 
 def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) -> None:
@@ -57,11 +60,21 @@ def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) 
 
 
 def test_repair_gives_a_place_only_to_who_has_its_entries() -> None:
-    for seed in (2, 4, 6):
+    for seed in (2, 6, 15):
         report = run_seed(seed, size=Size.SMALL, features=(REPAIR,))
         if report.failure is not None:
             raise report.failure
         assert report.checks["RepairFilled"]
+
+
+def test_repair_replaces_a_bookie_that_is_lost_for_good() -> None:
+    for seed in (4, 8, 11):
+        report = run_seed(seed, size=Size.SMALL, features=(REPAIR, LOST_FOR_GOOD), people=False)
+        if report.failure is not None:
+            raise report.failure
+        assert report.faults[LOST_FOR_GOOD] == 1
+        assert report.counts["ledgers repaired"]
+        assert report.checks["WriteQuorum"]
 
 
 def test_a_flipped_bit_does_not_condemn_the_only_copy() -> None:
@@ -72,7 +85,7 @@ def test_a_flipped_bit_does_not_condemn_the_only_copy() -> None:
     assert report.counts["bits flipped"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TOGETHER)
 def test_a_feature_does_something(reports: list[Report], name: str) -> None:
     numbers = Counter[str]()
     for report in reports:
@@ -83,7 +96,7 @@ def test_a_feature_does_something(reports: list[Report], name: str) -> None:
 
 
 def test_with_all_features_the_same_seed_is_the_same_run(reports: list[Report]) -> None:
-    again = run_seed(SEEDS[0], size=Size.SMALL, features=NAMES, people=False)
+    again = run_seed(SEEDS[0], size=Size.SMALL, features=TOGETHER, people=False)
     assert (again.trace_hash, again.events) == (reports[0].trace_hash, reports[0].events)
 
 
