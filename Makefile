@@ -12,7 +12,7 @@
 #   make tla [ARGS=...]     recorded runs of the protocol cores against the rules in TLA+; half an hour. Needs a Java
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Some hours
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
-#   make crash-soak         a bookie started from a million states that crashes can leave; two hours or so
+#   make crash-soak         a bookie started from three million states that crashes can leave; some hours
 #   make release-check      a day or so: the simulator, real processes, fuzzing, mutants, attacks; writes docs/RELEASE_CHECK.md
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)

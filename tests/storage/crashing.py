@@ -31,14 +31,23 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.core.loss_marks import LossMarks
+from bookie.server.repairing import repair_directory
+from bookie.storage.disk.loss_marks import LossMarkStore, read_marks
+from bookie.storage.engine.directory import open_directory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.upkeep.rebuild import rebuild_index
+from ledgerlog.errors import StorageCorrupt
+from ledgerlog.model import layout
+from ledgerlog.testing.memory_cluster import new_tree
 from ledgerlog.wire.frame import Status
 
 PATH = "b"
 _READ_BYTES = 20_000
 """Less than the largest ledgers of the scenarios have, so reads must also go on after a first part."""
+_LEDGERS = 60
+"""More than the scenarios have."""
 MOVING = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 Scenario = Callable[[Engine, Recorder], Awaitable[None]]
 
@@ -287,6 +296,40 @@ async def _boot_and_check(state: CrashState, notes: list[object], *, goes_on: bo
             async with open_engine(directory, MOVING) as engine:
                 await check(engine, notes, f"{state.story}, then a clean stop")
     return recorder
+
+
+async def boot_or_repair_and_check(state: CrashState, notes: list[object]) -> bool:
+    """Start a bookie from a state that may hold bytes that nobody wrote.
+
+    It starts and has everything; or it refuses a file with such bytes, and a repair keeps everything.
+
+    Returns:
+        Whether it started.
+    """
+    try:
+        await boot_and_check(state, notes)
+    except StorageCorrupt as damage:
+        # Or the damage proves that the write before it was synced.
+        assert any(path in str(damage) for path in state.garbage), f"{state.story}: {damage}"
+    else:
+        return True
+    recorder = Recorder()
+    disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
+    store = new_tree().open_store()
+    for _ in range(_LEDGERS):
+        await store.next_id(layout.LEDGER_COUNTER)
+    async with open_directory(PATH, disk=disk, indexes=indexes) as directory:
+        await repair_directory(store, directory, random_bytes=lambda count: bytes(range(count)), config=MOVING)
+        marks = await read_marks(disk, PATH)
+        assert marks is not None
+        for ledger_id in range(_LEDGERS):
+            assert marks.refuses_adds(ledger_id), state.story
+            assert marks.denies_nothing(ledger_id), state.story
+        promises = [note for note in notes if not (isinstance(note, tuple) and note[0] == "fence")]
+        unmarked = LossMarkStore(disk, PATH, LossMarks())  # So that it says what it lacks.
+        async with open_engine(directory, MOVING, marks=unmarked, oracle=NotedOracle(recorder)) as engine:
+            await check(engine, promises, f"{state.story}, then repaired")
+    return False
 
 
 async def rebuild_and_check(state: CrashState, notes: list[object]) -> None:

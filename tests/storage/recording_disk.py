@@ -5,12 +5,17 @@ flight. Tests add notes of their own (what was acknowledged). A *crash point* is
 the states it may leave follow from the contract in ``bookie.storage.disk.disk``:
 
 * writes that had ended are there; of one in flight, any of its sectors of 512 bytes, the others reading as
-  before. ``_way_to_end`` gives none, all, all but one, only one, and some halves;
-* changes of names in a directory are there up to the last ``sync_directory`` of it that ended, and any first
-  few of those after;
-* of a truncation in flight, that it happened or not;
+  before. ``_subset`` gives none, all, all but one, only one, some halves, and some random choices;
+* changes of names in a directory are there up to the last ``sync_directory`` of it that ended, and any of
+  those after, in any order: a cache that loses its power does not keep an order, not even within one
+  directory. A file whose creation is lost may still have the name that it was given later;
+* of what was never synced, any part: truncations, and the content of a small file whose write is in flight;
 * index batches that had ended are there; one in flight is there or not. The same holds of the removal of an
   index and of its move to another path.
+
+With ``garbage``, a sector of a write in flight may also hold bytes that nobody wrote, and so may sectors of a
+segment that were never written. A sector that is written again with the same bytes keeps them.
+``CrashState.garbage`` names the files: a bookie may refuse such a file, and loses nothing by it.
 
 What is refused has no effect but for a file that found no room: it had its name for a moment. What others
 took of the disk is a note, ("others", bytes) (``leave``): a crash does not give it back.
@@ -20,7 +25,9 @@ So one run of a scenario is examined in thousands of places without running it a
 
 from __future__ import annotations
 
+import functools
 import math
+import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import overload
@@ -38,8 +45,12 @@ SECTOR = 512
 _INDEX_ROOM = 4096
 """With less free room than this, an index takes nothing. The room that it takes is not counted."""
 
-
-_TORN = ("write", "index", "index_remove", "index_move", "truncate")
+_TORN = ("write", "index", "index_remove", "index_move", "truncate", "create", "write_file")
+_RANDOM_WAYS = 16
+"""How many random choices of sectors there are for each write in flight; as many again with garbage."""
+_GARBAGE_BEHIND_WAYS = 8
+_ALL_ORDERS_MAX = 8
+"""All subsets of so many names are tried, and random ones of more."""
 
 
 @attrs.define(eq=False)
@@ -235,6 +246,8 @@ class CrashState:
     indexes: dict[str, dict[bytes, bytes]]
     story: str
     """The crash point, and what happened to the effects in flight."""
+    garbage: frozenset[str] = frozenset()
+    """The files with bytes that nobody wrote."""
 
     def fingerprint(self) -> int:
         """Equal for states that look the same to a bookie."""
@@ -248,11 +261,19 @@ class CrashPoint(Sequence[CrashState]):
     asked for. There are as many as the ways in which everything in flight can end, multiplied, which may be
     hundreds of thousands of directories, so nobody makes a list of them to draw one from.
 
-    ``start`` is the state that the recorded run began with."""
+    Args:
+        recorder: The log.
+        position: The position.
+        start: The state that the recorded run began with.
+        garbage: Whether sectors may hold bytes that nobody wrote.
+    """
 
-    def __init__(self, recorder: Recorder, position: int, start: CrashState | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder, position: int, start: CrashState | None = None, *, garbage: bool = False
+    ) -> None:
         self.position = position
         self._start = start
+        self._garbage = garbage
         self._done = [e for e in recorder.effects if e.ended is not None and e.ended < position]
         in_flight = [
             e
@@ -274,8 +295,11 @@ class CrashPoint(Sequence[CrashState]):
             if effect.is_name and (not is_done or effect.ended > synced.get(effect.directory, -1)):
                 self._pending.setdefault(effect.directory, []).append(effect)
         self._torn = [e for e in in_flight if e.kind in _TORN]
-        self._radixes = [len(names) + 1 for names in self._pending.values()]
-        self._radixes += [_ways_to_end(effect) for effect in self._torn]
+        self._truncations = [e for e in self._done if e.kind == "truncate"]
+        self._radixes = [len(_orders(len(names))) for names in self._pending.values()]
+        self._radixes += [_ways_to_end(effect, garbage=garbage) for effect in self._torn]
+        self._radixes.append(_subsets(len(self._truncations)))
+        self._radixes.append(1 + _GARBAGE_BEHIND_WAYS if garbage else 1)
 
     def __len__(self) -> int:
         return math.prod(self._radixes)
@@ -294,97 +318,222 @@ class CrashPoint(Sequence[CrashState]):
         for radix in reversed(self._radixes):
             rest, digit = divmod(rest, radix)
             digits.insert(0, digit)
-        survivors, ways = digits[: len(self._pending)], digits[len(self._pending) :]
-        lost = {
-            id(effect)
-            for names, count in zip(self._pending.values(), survivors, strict=True)
-            for effect in names[count:]
-        }
-        applied = [
-            (effect, None) for effect in (*self._done, *self._names_in_flight) if id(effect) not in lost
-        ]
+        *digits, truncated, behind = digits
+        chosen, ways = digits[: len(self._pending)], digits[len(self._pending) :]
         words = [f"position {self.position}"]
-        for (path, names), count in zip(self._pending.items(), survivors, strict=True):
-            words.append(f"{count} of {len(names)} names in {path}")
+        world = _World(self._start)
+        for (path, names), order in zip(self._pending.items(), chosen, strict=True):
+            there = _orders(len(names))[order]
+            world.lost_names |= {id(effect) for each, effect in enumerate(names) if each not in there}
+            words.append(f"{len(there)} of {len(names)} names in {path}: {[*there]}")
+        kept, word = _subset(len(self._truncations), truncated)
+        if self._truncations:
+            words.append(f"truncations: {word}")
+        lost = {id(effect) for each, effect in enumerate(self._truncations) if each not in kept}
+        endings: dict[int, int] = {}
         for effect, way in zip(self._torn, ways, strict=True):
-            word, sectors = _way_to_end(effect, way)
-            words.append(f"{effect.kind} of {effect.path} at {effect.offset}: {word}")
-            if way:
-                applied.append((effect, sectors))
-        applied.sort(key=lambda pair: pair[0].began)
-        return _apply(self._start, applied, ", ".join(words))
+            words.append(f"{effect.kind} of {effect.path} at {effect.offset}: {_word_of_end(effect, way)}")
+            endings[id(effect)] = way
+        happened = {id(e): e for e in (*self._done, *self._names_in_flight, *self._torn)}
+        for effect in sorted(happened.values(), key=lambda effect: effect.began):
+            if id(effect) not in lost:
+                world.apply(effect, endings.get(id(effect)))
+        if behind:
+            words.append(world.litter(behind))
+        return world.state(", ".join(words))
 
 
-def _ways_to_end(effect: Effect) -> int:
-    return 5 + 2 * (len(effect.data) // SECTOR) if effect.kind == "write" else 2
+@functools.cache
+def _orders(count: int) -> tuple[tuple[int, ...], ...]:
+    """Which of ``count`` names are there: the first few, then any others."""
+    firsts = [tuple(range(each)) for each in range(count + 1)]
+    if count <= _ALL_ORDERS_MAX:
+        others = [tuple(i for i in range(count) if mask >> i & 1) for mask in range(1 << count)]
+    else:
+        dice = random.Random(count)
+        others = [tuple(i for i in range(count) if dice.random() < 0.5) for _ in range(1 << _ALL_ORDERS_MAX)]
+    return tuple(dict.fromkeys((*firsts, *others)))
 
 
-def _way_to_end(effect: Effect, way: int) -> tuple[str, Collection[int] | None]:
-    """One of the ways in which an effect in flight may end, and which sectors of it are there; None: all."""
-    count = len(effect.data) // SECTOR
+def _subsets(count: int) -> int:
+    """How many ways ``_subset`` knows."""
+    return 1 if not count else 2 if count == 1 else 5 + 2 * count + _RANDOM_WAYS
+
+
+def _subset(count: int, way: int) -> tuple[Collection[int], str]:
+    """Some of ``count`` things that may each have happened, and words for them."""
     match way:
         case 0:
-            return "lost", None
+            return (), "lost"
         case 1:
-            return "done", None
+            return range(count), "done"
         case 2:
-            return "the first half", range(count // 2)
+            return range(count // 2), "the first half"
         case 3:
-            return "the second half", range(count // 2, count)
+            return range(count // 2, count), "the second half"
         case 4:
-            return "every other sector", range(0, count, 2)
+            return range(0, count, 2), "every other sector"
+    if way >= 5 + 2 * count:
+        dice = random.Random(way)
+        return [each for each in range(count) if dice.random() < 0.5], f"random sectors, choice {way}"
     sector, is_alone = divmod(way - 5, 2)
     if is_alone:
-        return f"only sector {sector}", (sector,)
-    return f"all but sector {sector}", [each for each in range(count) if each != sector]
+        return (sector,), f"only sector {sector}"
+    return [each for each in range(count) if each != sector], f"all but sector {sector}"
 
 
-def _apply(
-    start: CrashState | None, effects: Sequence[tuple[Effect, Collection[int] | None]], story: str
-) -> CrashState:
-    """``effects``, each whole or with those of its sectors that are there."""
-    files: dict[str, bytearray] = {}
-    directories: set[str] = set()
-    indexes: dict[str, dict[bytes, bytes]] = {}
-    if start is not None:
-        files = {path: bytearray(content) for path, content in start.files.items()}
-        directories = set(start.directories)
-        indexes = {path: dict(rows) for path, rows in start.indexes.items()}
-    for effect, sectors in effects:
+def _ways_to_end(effect: Effect, *, garbage: bool) -> int:
+    match effect.kind:
+        case "write":
+            return 5 + 2 * (len(effect.data) // SECTOR) + (2 if garbage else 1) * _RANDOM_WAYS
+        case "create" | "write_file":
+            return 4 if garbage else 3
+    return 2
+
+
+def _first_garbage_way(effect: Effect) -> int:
+    return _ways_to_end(effect, garbage=False)
+
+
+def _word_of_end(effect: Effect, way: int) -> str:
+    if way >= _first_garbage_way(effect):
+        return f"sectors of garbage, choice {way}"
+    if effect.kind in ("create", "write_file"):
+        return ("empty", "done", "the first half")[way]
+    return _subset(len(effect.data) // SECTOR, way)[1]
+
+
+def _garbage(dice: random.Random, wanted: bytes) -> bytes:
+    """What a sector may hold that should have become ``wanted``."""
+    match dice.randrange(4):
+        case 0:
+            return dice.randbytes(len(wanted))
+        case 1:
+            return b"\xff" * len(wanted)
+        case 2:  # The power failed within the sector.
+            cut = dice.randrange(len(wanted))
+            return wanted[:cut] + dice.randbytes(len(wanted) - cut)
+    return bytes([wanted[0] ^ 1]) + wanted[1:]
+
+
+class _World:
+    """Files as a crash leaves them. A file and its names are two things: either may be lost alone."""
+
+    def __init__(self, start: CrashState | None) -> None:
+        self.lost_names: set[int] = set()
+        self._live: dict[str, bytearray] = {}
+        """What a process without a crash would have found."""
+        self._names: dict[str, bytearray] = {}
+        self._directories: set[str] = set()
+        self._indexes: dict[str, dict[bytes, bytes]] = {}
+        self._littered: list[bytearray] = []
+        if start is not None:
+            self._live = {path: bytearray(content) for path, content in start.files.items()}
+            self._names = dict(self._live)
+            self._directories = set(start.directories)
+            self._indexes = {path: dict(rows) for path, rows in start.indexes.items()}
+
+    def apply(self, effect: Effect, way: int | None) -> None:
+        """Let an effect happen; one in flight in this way."""
         path = effect.path
         match effect.kind:
             case "mkdir":
                 parts = path.split("/")
-                directories.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+                if id(effect) not in self.lost_names:
+                    self._directories.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
             case "create":
-                files[path] = bytearray(effect.size)
+                content = bytearray(effect.size)
+                self._cut(content, way)
+                self._name(effect, {path: content})
             case "write_file":
-                files[path] = bytearray(effect.data)
+                content = self._live.get(path, bytearray())
+                content[:] = effect.data
+                self._cut(content, way)
+                self._name(effect, {path: content})
             case "rename":
-                if path in files:
-                    files[effect.target] = files.pop(path)
-            case "truncate" if path in files:
-                del files[path][effect.size :]
+                if path in self._live:
+                    self._name(effect, {path: None, effect.target: self._live[path]})
             case "unlink":
-                files.pop(path, None)
-            case "write" if path in files:
-                if sectors is None:
-                    files[path][effect.offset : effect.offset + len(effect.data)] = effect.data
-                for sector in sectors or ():
-                    at = effect.offset + sector * SECTOR
-                    files[path][at : at + SECTOR] = effect.data[sector * SECTOR : (sector + 1) * SECTOR]
-            case "index_remove":
-                indexes.pop(path, None)
-            case "index_move" if path in indexes:
-                indexes[effect.target] = indexes.pop(path)
-            case "index":
-                kept = indexes.setdefault(path, {})
+                self._name(effect, {path: None})
+            case "truncate" if path in self._live and way != 0:
+                del self._live[path][effect.size :]
+            case "write" if path in self._live:
+                self._write(effect, self._live[path], way)
+            case "index_remove" if way != 0:
+                self._indexes.pop(path, None)
+            case "index_move" if path in self._indexes and way != 0:
+                self._indexes[effect.target] = self._indexes.pop(path)
+            case "index" if way != 0:
+                kept = self._indexes.setdefault(path, {})
                 for key, value in effect.rows:
                     if value is None:
                         kept.pop(key, None)
                     else:
                         kept[key] = value
-    # A directory whose own name is lost takes its files along.
-    files = {path: content for path, content in files.items() if path.rpartition("/")[0] in directories}
-    # These are not copied. A start from a state copies what it changes.
-    return CrashState(files, frozenset(directories), indexes, story)
+
+    def _name(self, effect: Effect, changes: Mapping[str, bytearray | None]) -> None:
+        for names in (self._live,) if id(effect) in self.lost_names else (self._live, self._names):
+            for path, content in changes.items():
+                if content is None:
+                    names.pop(path, None)
+                else:
+                    names[path] = content
+
+    def _cut(self, content: bytearray, way: int | None) -> None:
+        match way:
+            case 0:
+                content.clear()
+            case 2:
+                del content[len(content) // 2 :]
+            case 3:
+                content[:] = random.Random(len(content)).randbytes(len(content))
+                self._littered.append(content)
+
+    def _write(self, effect: Effect, content: bytearray, way: int | None) -> None:
+        if way is None or way == 1:
+            content[effect.offset : effect.offset + len(effect.data)] = effect.data
+            return
+        count = len(effect.data) // SECTOR
+        is_garbage = way >= _first_garbage_way(effect)
+        dice = random.Random(way)
+        for sector in range(count) if is_garbage else _subset(count, way)[0]:
+            at = effect.offset + sector * SECTOR
+            data = effect.data[sector * SECTOR : (sector + 1) * SECTOR]
+            if is_garbage:
+                match dice.randrange(3):
+                    case 0:
+                        continue
+                    case 1 if content[at : at + SECTOR] != data:
+                        data = _garbage(dice, data)
+                        self._littered.append(content)
+            content[at : at + SECTOR] = data
+
+    def litter(self, number: int) -> str:
+        """Put garbage in sectors of a segment behind all that was written."""
+        dice = random.Random(number)
+        segments = sorted(path for path in self._names if path.endswith(".journal"))
+        if not segments:
+            return "no segments"
+        path = segments[-1 - dice.randrange(min(2, len(segments)))]
+        content = self._names[path]
+        end = len(bytes(content).rstrip(b"\0"))
+        sectors = range(-(-end // SECTOR), len(content) // SECTOR)
+        if not sectors:
+            return f"{path} is full"
+        for sector in {dice.choice(sectors), dice.choice(sectors)}:
+            content[sector * SECTOR : (sector + 1) * SECTOR] = _garbage(dice, bytes(SECTOR))
+        self._littered.append(content)
+        return f"garbage behind the end of {path}"
+
+    def state(self, story: str) -> CrashState:
+        # A directory whose own name is lost takes its files along.
+        files = {
+            path: content
+            for path, content in self._names.items()
+            if path.rpartition("/")[0] in self._directories
+        }
+        garbage = {path for path, content in files.items() if any(content is each for each in self._littered)}
+        # These are not copied. A start from a state copies what it changes.
+        return CrashState(
+            files, frozenset(self._directories), self._indexes, story, garbage=frozenset(garbage)
+        )

@@ -4,9 +4,10 @@ Each seed makes a scenario of its own: adds of all shapes, fences, flushes, dele
 order that only the seed knows. It is crashed at random points, each in a state drawn from those that such a
 crash may leave, and now and then a second time while it starts, or its index is lost and made again. Each
 state is booted and checked; a fifth of the bookies then also work, stop, and are started and checked again.
+Some states have garbage in sectors that nobody wrote; then a bookie may also refuse, and is repaired.
 Environment:
 
-    CRASH_SOAK_STATES   how many states are examined (a million; about four milliseconds each)
+    CRASH_SOAK_STATES   how many states are examined (three million; about five milliseconds each)
     CRASH_SOAK_SEED     the first seed (1). A failure names its seed
 
 Every ten thousand states it prints their number, the memory in use, and the seed to go on from.
@@ -24,6 +25,7 @@ from crashing import (
     add_noted,
     boot_and_check,
     boot_and_look,
+    boot_or_repair_and_check,
     fence_noted,
     rebuild_and_check,
     record,
@@ -36,6 +38,8 @@ from bookie.storage.engine.engine import Engine
 _POINTS_PER_SCENARIO = 60
 _GOES_ON = 0.2
 """How often a bookie that started is also let work, stopped cleanly and started once more."""
+_GARBAGE = 0.1
+"""How often a state may also hold garbage."""
 _TELL_STATES = 10_000
 _MEMORY_MIB = 1024
 
@@ -104,6 +108,10 @@ async def examine(seed: int) -> int:
     for _ in range(_POINTS_PER_SCENARIO):
         position = dice.randint(0, recorder.position)
         notes = recorder.notes_before(position)
+        if dice.random() < _GARBAGE and ("formatted",) in notes:
+            await boot_or_repair_and_check(dice.choice(CrashPoint(recorder, position, garbage=True)), notes)
+            examined += 1
+            continue
         state = draw(recorder, position, dice, None)
         second = await (boot_and_check if dice.random() < _GOES_ON else boot_and_look)(state, notes)
         examined += 1
@@ -144,6 +152,6 @@ async def test_a_few_seeds_of_random_work_survive_crashes() -> None:
 
 @pytest.mark.soak
 async def test_random_work_survives_any_number_of_crashes() -> None:
-    states = int(os.environ.get("CRASH_SOAK_STATES", "1000000"))
+    states = int(os.environ.get("CRASH_SOAK_STATES", "3000000"))
     print(await examine_seeds(int(os.environ.get("CRASH_SOAK_SEED", "1")), states), "crash states")
     assert peak_mib() < _MEMORY_MIB, "a soak's memory does not grow with the states it examines"

@@ -9,12 +9,14 @@ as long as it is told to.
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from crashing import (
     Looked,
     Scenario,
     boot_and_check,
+    boot_or_repair_and_check,
     freeing_rot,
     mending,
     moving,
@@ -82,6 +84,28 @@ async def test_every_torn_write_of_a_small_scenario_is_cut() -> None:
             if looked.is_new(state):
                 await boot_and_check(state, recorder.notes_before(write.began + 1))
     assert looked.states > 100
+
+
+@pytest.mark.parametrize(
+    ("scenario", "stride"), [(small_adds, 1), (rolls_and_checkpoints, 4), (moving, 19), (mending, 13)]
+)
+async def test_garbage_in_sectors_that_nobody_wrote_is_passed_or_refused_and_loses_nothing(
+    scenario: Scenario, stride: int
+) -> None:
+    recorder = await record(scenario, is_clean=False)
+    dice = random.Random(f"garbage {scenario.__name__}")
+    starts: Counter[bool] = Counter()
+    for position in range(0, recorder.position + 1, stride):
+        notes = recorder.notes_before(position)
+        if ("formatted",) not in notes:
+            continue
+        states = CrashPoint(recorder, position, garbage=True)
+        for _ in range(3):
+            state = dice.choice(states)
+            if state.garbage:
+                starts[await boot_or_repair_and_check(state, notes)] += 1
+    assert starts[True] > 5
+    assert starts[False] > 5
 
 
 @pytest.mark.parametrize(("scenario", "stride"), [(rolls_and_checkpoints, 16), (moving, 97)])
