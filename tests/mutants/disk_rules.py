@@ -8,6 +8,7 @@ _FULLNESS_TEST = "tests/unit/test_fullness.py"
 _FULL_TEST = "tests/storage/test_full_disk.py"
 _WATCH_TEST = "tests/shells/test_disk_watch.py"
 _SCRUB_TEST = "tests/storage/test_scrub.py"
+_CRASHES = "tests/storage/test_crash_states.py"
 _MENDING_TEST = "tests/storage/test_read_repair.py"
 
 MUTANTS = (
@@ -292,6 +293,21 @@ MUTANTS = (
         "EntryLogFiles.prepare",
         'await self.disk.sync_directory(self.directory.rpartition("/")[0])',
         "",
-        "tests/storage/test_crash_states.py::test_every_crash_state_boots_to_what_was_acknowledged",
+        f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged",
+    ),
+    mutant(
+        "formatting_makes_directories_before_its_own_name_is_durable",
+        "storage",
+        "StorageDirectory.format",
+        """
+        await disk.write_file(unfinished, _file_of(cookie))
+        await disk.sync_directory(self.path)
+        await self.indexes.remove(self.index_path)
+        """,
+        """
+        await disk.write_file(unfinished, _file_of(cookie))
+        await self.indexes.remove(self.index_path)
+        """,
+        f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged",
     ),
 )
