@@ -322,13 +322,15 @@ async def boot_or_repair_and_check(state: CrashState, notes: list[object]) -> bo
     Returns:
         Whether it started.
     """
+    refusal = ""
     try:
         await boot_and_check(state, notes)
     except StorageCorrupt as damage:
-        # Or the damage proves that the write before it was synced.
-        assert any(path in str(damage) for path in state.garbage), f"{state.story}: {damage}"
-    else:
+        refusal = str(damage)
+    if not refusal:
         return True
+    # The damage is that file, or the file is the proof that a write before it was synced.
+    assert any(path in refusal for path in state.garbage), f"{state.story}: {refusal}"
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
     store = new_tree().open_store()

@@ -70,7 +70,7 @@ class Effect:
     @property
     def directory(self) -> str:
         """The directory of the name that it changes."""
-        return self.path.rpartition("/")[0]
+        return self.path.rpartition("/")[0] or "."
 
     @property
     def is_name(self) -> bool:

@@ -25,51 +25,13 @@ from crashing import (
     rolls_and_checkpoints,
     small_adds,
 )
-from recording_disk import CrashPoint, CrashState, Effect, Recorder, RecordingDisk, RecordingIndexes
+from recording_disk import CrashPoint, CrashState, RecordingDisk, RecordingIndexes
+from stepping import Killed, KillingRecorder
 from storing import Crash, opened
 
 from bookie.core.loss_marks import LossMarks
 from bookie.storage.disk.loss_marks import write_marks
 from bookie.storage.engine.opening import open_engine
-
-
-class Killed(Exception):
-    """Effects that a killed process no longer has."""
-
-
-class KillingRecorder(Recorder):
-    """Kills the process at the n-th beginning or end of an effect, of a directory's sync where those count
-    alone; or never, where n is None."""
-
-    def __init__(self, kill_at: int | None, *, only_syncs: bool = True) -> None:
-        super().__init__()
-        self.is_dead = False
-        self.count = 0
-        self._kill_at = kill_at
-        self._only_syncs = only_syncs
-
-    def live_again(self) -> None:
-        self.is_dead, self._kill_at = False, None
-
-    def _look(self, effect: Effect) -> None:
-        if effect.kind == "sync_directory" or not self._only_syncs:
-            self.is_dead = self.is_dead or self.count == self._kill_at
-            self.count += 1
-
-    def begin(self, effect: Effect) -> None:
-        self._look(effect)
-        if self.is_dead:
-            raise Killed
-        super().begin(effect)
-
-    def end(self, effect: Effect) -> None:
-        self._look(effect)
-        if self.is_dead and effect.kind == "sync_directory":
-            effect.dropped = self.position
-        elif not (self.is_dead and effect.kind in ("write", "truncate")):
-            super().end(effect)  # New names are in the cache, and an index keeps its rows.
-        if self.is_dead:
-            raise Killed
 
 
 async def killed_run(scenario: Scenario, kill_at: int | None, only_syncs: bool) -> KillingRecorder:
