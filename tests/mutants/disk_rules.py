@@ -8,6 +8,8 @@ _FULLNESS_TEST = "tests/unit/test_fullness.py"
 _FULL_TEST = "tests/storage/test_full_disk.py"
 _WATCH_TEST = "tests/shells/test_disk_watch.py"
 _SCRUB_TEST = "tests/storage/test_scrub.py"
+_CALLS = "tests/storage/test_failing_calls.py"
+_STARTS = "tests/storage/test_killed_starts.py"
 _CRASHES = "tests/storage/test_crash_states.py"
 _MENDING_TEST = "tests/storage/test_read_repair.py"
 
@@ -309,5 +311,51 @@ MUTANTS = (
         await self.indexes.remove(self.index_path)
         """,
         f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged",
+    ),
+    mutant(
+        "a_segment_that_found_no_room_must_have_its_first_name",
+        "storage",
+        "SegmentFiles.create",
+        """
+        with contextlib.suppress(FileMissing):
+            await self.disk.unlink(unfinished)
+        """,
+        "await self.disk.unlink(unfinished)",
+        f"{_CALLS}::test_a_segment_that_has_its_name_although_that_found_no_room_is_made_again",
+    ),
+    mutant(
+        "a_failed_write_of_the_journal_is_tried_again",
+        "storage",
+        "Journal.write_block",
+        "await self._disk.write_sync(segment.file, block.offset, block.view)",
+        """
+        try:
+            await self._disk.write_sync(segment.file, block.offset, block.view)
+        except StorageError:
+            await self._disk.write_sync(segment.file, block.offset, block.view)
+        """,
+        f"{_CALLS}::"
+        "test_each_call_that_fails_ends_the_bookie_with_the_files_name_or_is_passed_and_loses_nothing",
+    ),
+    mutant(
+        "a_rolled_back_directory_counts_before_it_marks_its_loss",
+        "D27.13",
+        "identity.establish_identity",
+        "await _mark_loss(store, directory)",
+        "directory.is_rolled_back = True",
+        f"{_STARTS}::test_a_start_that_is_killed_at_any_step_and_killed_again_loses_nothing"
+        "[of_a_rolled_back_directory]",
+        also=(
+            Change(
+                "identity.establish_identity",
+                "return await count_generation(store, directory, here, node, fresh.generation_token)",
+                """
+                counted = await count_generation(store, directory, here, node, fresh.generation_token)
+                if getattr(directory, "is_rolled_back", False):
+                    await _mark_loss(store, directory)
+                return counted
+                """,
+            ),
+        ),
     ),
 )

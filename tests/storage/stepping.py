@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from recording_disk import Effect, Recorder
 
-from ledgerlog.errors import StorageError
+from ledgerlog.errors import DiskFull, StorageError
 
 
 class Killed(Exception):
@@ -70,17 +70,20 @@ class FailingRecorder(Recorder):
 
     def __init__(self, fail_at: int | None, error: type[StorageError], *, happens: bool = False) -> None:
         super().__init__()
-        self.count = 0
+        self.begun: list[Effect] = []
+        """All effects, those that failed by themselves included."""
         self.failed: Effect | None = None
         self._fail_at = fail_at
         self._error = error
         self._happens = happens
 
     def begin(self, effect: Effect) -> None:
-        if self.count == self._fail_at:
+        if len(self.begun) == self._fail_at:
             self.failed = effect
-        self.count += 1
-        if effect is self.failed and not self._happens:
+        self.begun.append(effect)
+        # A creation that finds no room leaves no file behind.
+        leaves_nothing = effect.kind == "create" and self._error is DiskFull
+        if effect is self.failed and (leaves_nothing or not self._happens):
             raise self._error(f"cannot {effect.kind} {effect.path}: the {self._error.__name__} of this test")
         super().begin(effect)
 

@@ -8,6 +8,7 @@ it get its real name, durably. So whatever happened, every segment has its full 
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import attrs
@@ -151,7 +152,9 @@ class SegmentFiles:
             await self.disk.write_sync(file, 0, view[:SEGMENT_HEADER_BYTES])
             await self.disk.rename(unfinished, path)
         except DiskFull:
-            await self.disk.unlink(unfinished)  # The caller tries again when there is room.
+            # The caller tries again when there is room. The file may have its final name already.
+            with contextlib.suppress(FileMissing):
+                await self.disk.unlink(unfinished)
             raise
         finally:
             self.disk.close(file)
