@@ -94,7 +94,7 @@ fuzz: $(TEST_STAMP)
 	@exec $(BIN)/python -m tests.fuzz $(ARGS)
 
 crash-soak: $(TEST_STAMP)
-	@exec $(BIN)/pytest -q -s -m soak tests/storage/test_crash_soak.py $(ARGS)
+	@exec $(BIN)/pytest -q -s -m soak tests/storage $(ARGS)
 
 check: lint
 	$(BIN)/mkdocs --quiet build

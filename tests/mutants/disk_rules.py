@@ -9,6 +9,10 @@ _FULL_TEST = "tests/storage/test_full_disk.py"
 _WATCH_TEST = "tests/shells/test_disk_watch.py"
 _SCRUB_TEST = "tests/storage/test_scrub.py"
 _CALLS = "tests/storage/test_failing_calls.py"
+_SYSTEM_CALLS = (
+    "tests/storage/test_crash_calls.py::"
+    "test_a_power_cut_between_any_two_system_calls_takes_nothing_that_was_promised"
+)
 _STARTS = "tests/storage/test_killed_starts.py"
 _CRASHES = "tests/storage/test_crash_states.py"
 _MENDING_TEST = "tests/storage/test_read_repair.py"
@@ -344,7 +348,7 @@ MUTANTS = (
         "await _mark_loss(store, directory)",
         "directory.is_rolled_back = True",
         f"{_STARTS}::test_a_start_that_is_killed_at_any_step_and_killed_again_loses_nothing"
-        "[of_a_rolled_back_directory]",
+        "[of_a_rolled_back_directory-few]",
         also=(
             Change(
                 "identity.establish_identity",
@@ -357,5 +361,29 @@ MUTANTS = (
                 """,
             ),
         ),
+    ),
+    mutant(
+        "a_block_with_a_sound_header_is_whole",
+        "storage",
+        "block.block_damage",
+        "actual == table and value(table) == header.table_checksum",
+        "True",
+        f"{_CRASHES}::test_garbage_in_sectors_that_nobody_wrote_is_passed_or_refused_and_loses_nothing",
+    ),
+    mutant(
+        "leveldb_writes_a_batch_without_a_sync",
+        "storage",
+        "LevelDbDatabase.write",
+        "self._database.write_batch(transaction=True, sync=True)",
+        "self._database.write_batch(transaction=True, sync=False)",
+        f"{_SYSTEM_CALLS}[leveldb-few]",
+    ),
+    mutant(
+        "rocksdb_writes_a_batch_without_a_sync",
+        "storage",
+        "RocksDbDatabase.write",
+        "self._database.flush_wal(True)",
+        "self._database.flush_wal(False)",
+        f"{_SYSTEM_CALLS}[rocksdb-few]",
     ),
 )

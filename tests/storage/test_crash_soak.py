@@ -15,9 +15,11 @@ Every ten thousand states it prints their number, the memory in use, and the see
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import resource
+from collections.abc import Iterator
 
 import pytest
 from crashing import (
@@ -144,6 +146,14 @@ async def examine_seeds(first: int, states: int) -> int:
 def peak_mib() -> int:
     """The most memory that this process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """pytest keeps every line of the log until a test ends, and repairs write many."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 async def test_a_few_seeds_of_random_work_survive_crashes() -> None:

@@ -87,7 +87,7 @@ async def test_every_torn_write_of_a_small_scenario_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "stride"), [(small_adds, 1), (rolls_and_checkpoints, 4), (moving, 19), (mending, 13)]
+    ("scenario", "stride"), [(small_adds, 1), (rolls_and_checkpoints, 3), (moving, 17), (mending, 13)]
 )
 async def test_garbage_in_sectors_that_nobody_wrote_is_passed_or_refused_and_loses_nothing(
     scenario: Scenario, stride: int
@@ -104,8 +104,8 @@ async def test_garbage_in_sectors_that_nobody_wrote_is_passed_or_refused_and_los
             state = dice.choice(states)
             if state.garbage:
                 starts[await boot_or_repair_and_check(state, notes)] += 1
-    assert starts[True] > 5
-    assert starts[False] > 5
+    assert starts[True] > 2
+    assert starts[False] > 2
 
 
 @pytest.mark.parametrize(("scenario", "stride"), [(rolls_and_checkpoints, 16), (moving, 97)])

@@ -128,13 +128,13 @@ async def _counted(error: type[StorageError]) -> FailingRecorder:
     return counting
 
 
+@pytest.mark.parametrize("is_soak", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["few", "all"])
 @pytest.mark.parametrize("happens", [False, True], ids=["undone", "done"])
 @pytest.mark.parametrize("error", [StorageError, DiskFull], ids=["EIO", "ENOSPC"])
 async def test_each_call_that_fails_ends_the_bookie_with_the_files_name_or_is_passed_and_loses_nothing(
-    error: type[StorageError], happens: bool, request: pytest.FixtureRequest
+    error: type[StorageError], happens: bool, is_soak: bool
 ) -> None:
     """In the soak each call, otherwise some."""
-    is_soak = request.config.getoption("--hypothesis-profile") == "soak"
     counting = await _counted(error)
     dice = random.Random(f"{error} {happens}")
     tried: Counter[str] = Counter()

@@ -259,12 +259,12 @@ async def killed_twice(
         raise
 
 
+@pytest.mark.parametrize("is_soak", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["few", "all"])
 @pytest.mark.parametrize("make", KINDS)
 async def test_a_start_that_is_killed_at_any_step_and_killed_again_loses_nothing(
-    make: Callable[[Path], Awaitable[Kind]], tmp_path: Path, request: pytest.FixtureRequest
+    make: Callable[[Path], Awaitable[Kind]], tmp_path: Path, is_soak: bool
 ) -> None:
     """In the soak, each step of the second start for each step of the first."""
-    is_soak = request.config.getoption("--hypothesis-profile") == "soak"
     kind = await make(tmp_path)
     machine = Machine(kind)
     await machine.prepare()

@@ -8,8 +8,8 @@ can leave behind. Code that uses a disk may rely only on these promises, which h
   data may or may not be written. A sector that was not written reads as before.
 * A file that ``create`` made has its full size and reads as zeros.
 * Changes of names (``create``, ``rename``, ``unlink``, ``make_directory``) are durable after
-  ``sync_directory`` of the directory that holds them. If a crash comes earlier, only the first few changes
-  may have happened, in their order: of three renames, for example, the first two.
+  ``sync_directory`` of the directory that holds them. If a crash comes earlier, any of the changes may have
+  happened, in any order: of three renames, for example, only the second.
 * An operation that raises may or may not have happened. Do not retry a failed ``write_sync``: the kernel may
   have dropped the data, and may still report success for the second call.
 
