@@ -301,8 +301,12 @@ class RepairQueue:
         node = await self._store.get(path)
         if node is None or node.value != worker.token.encode():
             return
+        # If our session ends now, another worker may take the lock, and its lock has the version of ours. So
+        # the version is not enough.
         with contextlib.suppress(NodeMissing, VersionConflict):  # The session's end removed the lock.
-            await self._store.delete(path, version=node.version)
+            await self._store.transaction(
+                (Check(repair_worker_path(worker.token), worker.version), Delete(path, node.version))
+            )
 
     async def locks(self) -> dict[int, str]:
         """Return the locked ledgers, each with the token of the worker that has the lock."""

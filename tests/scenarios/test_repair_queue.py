@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -12,14 +13,24 @@ from trio.testing import MockClock
 import ledgerlog.cluster
 from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.meta.memory import Content
+from ledgerlog.meta.store import Create, Delete
 from ledgerlog.model.bookie import BookieInfo
-from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
+from ledgerlog.model.layout import (
+    COOKIES,
+    READ_ONLY_BOOKIES,
+    REPAIR_SETTINGS,
+    draining_path,
+    read_only_path,
+    repair_task_path,
+    writable_path,
+)
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.auditor import Pass, pass_over_now
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.repair.queue import RepairQueue
-from ledgerlog.testing.faulty_store import Call, FaultyStore, before
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica, before
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
     assert_whole,
@@ -438,3 +449,101 @@ async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: 
         queue = QueueBefore(client.opened)
         assert (await pass_over_now(client.opened, queue)).affected == {}
         assert queue.looks == 2
+
+
+async def test_a_bookie_that_moves_between_the_lists_is_registered_all_the_time(clock: MockClock) -> None:
+    async with open_cluster(bookies=0) as cluster, cluster.client() as client:
+        queue, other = RepairQueue(client.opened), cluster.tree.open_store()
+        value = BookieInfo("x", "host:1", "").encode()
+
+        async def moves(call: Call, go_on: GoOn) -> Any:
+            found = await go_on()
+            if call.path.startswith(READ_ONLY_BOOKIES):
+                client.store.faults.clear()
+                await other.transaction([Delete(writable_path("x")), Create(read_only_path("x"), value)])
+            return found
+
+        for ask in (queue.registered, lambda: queue.is_registered("x")):
+            await other.create(writable_path("x"), value)
+            client.store.faults.append(moves)
+            assert await ask()
+            assert not client.store.faults
+            await other.delete(read_only_path("x"))
+
+
+async def test_a_bookie_that_has_just_registered_is_seen_on_every_replica(clock: MockClock) -> None:
+    async with open_cluster(bookies=0) as cluster, cluster.client() as client:
+        await cluster.tree.open_store().create(writable_path("x"), BookieInfo("x", "host:1", "").encode())
+        client.store.faults.append(StaleReplica(Content()))
+        assert set(await RepairQueue(client.opened).registered()) == {"x"}
+
+
+async def test_a_lock_that_another_worker_took_between_two_steps_stays(clock: MockClock) -> None:
+    """The session of the first worker ends after it has seen that it has the lock. The new lock has the
+    version of the old one."""
+    async with open_cluster(bookies=0) as cluster, cluster.client() as one, cluster.client() as other:
+        mine, queue = RepairQueue(one.opened), RepairQueue(other.opened)
+        worker, second = await mine.register_worker(), await queue.register_worker()
+        assert await mine.lock(7, worker)
+
+        async def taken(call: Call) -> None:
+            if any(isinstance(each, Delete) for each in call.operations):
+                one.store.faults.clear()
+                one.store.inner.expire_session()
+                assert await queue.lock(7, second)
+
+        one.store.faults.append(before(taken))
+        await mine.unlock(7, worker)
+        assert not one.store.faults
+        assert await queue.locks() == {7: second.token}
+        await queue.unlock(7, second)
+        assert await queue.locks() == {}
+
+
+async def test_a_request_that_was_made_between_two_steps_of_tidying_stays(clock: MockClock) -> None:
+    async with open_cluster(bookies=1) as cluster, cluster.client() as client, cluster.client() as other:
+        queue, rival = RepairQueue(client.opened), RepairQueue(other.opened)
+        first = await queue.drain("b1")
+        later = attrs.evolve(first, instance="later")
+        stored = await other.store.get(draining_path("b1"))
+        assert stored is not None
+        await other.store.set(
+            draining_path("b1"), attrs.evolve(first, instance="earlier").encode(), version=stored.version
+        )
+
+        async def asked_again(call: Call) -> None:
+            if any(isinstance(each, Delete) for each in call.operations):
+                client.store.faults.clear()
+                stored = await other.store.get(draining_path("b1"))
+                assert stored is not None
+                await other.store.set(draining_path("b1"), later.encode(), version=stored.version)
+
+        client.store.faults.append(before(asked_again))
+        await queue.tidy(())
+        assert not client.store.faults
+        node = await other.store.get(draining_path("b1"))
+        assert node is not None
+        assert node.value == later.encode()
+        await rival.keep("b1")
+
+
+async def test_a_bookie_that_goes_while_the_auditor_looks_is_noticed_at_once(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        queue = await set_up(client, lost_after_ms=3_600_000, entry_check_ms=0)
+        process = await start_repair(cluster)
+        await eventually(lambda: process.leads)
+        await trio.sleep(5)
+
+        async def goes(call: Call) -> None:
+            if (call.verb, call.path) == ("children", COOKIES):
+                process.store.faults.clear()
+                await cluster.bookies["b1"].kill(session_s=0)
+                await trio.sleep(1)
+
+        process.store.faults.append(before(goes))
+        await set_up(client, lost_after_ms=3_600_001, entry_check_ms=0)  # The auditor looks again.
+        await trio.sleep(5)
+        assert not process.store.faults
+        record = await queue.audit_record()
+        assert record is not None
+        assert "b1" in record.absent
