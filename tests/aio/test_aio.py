@@ -17,12 +17,14 @@ import ledgerlog
 from ledgerlog import aio
 from ledgerlog.aio.base import LeadershipEntered
 from ledgerlog.aio.bridge import Bridge, Mailbox
+from ledgerlog.crossing.fetching import Fetched
 from ledgerlog.errors import (
     ConnectionClosed,
     InvalidArgument,
     LogNotFound,
     LostLeadership,
     OffsetMismatch,
+    RecordsLost,
     RecordTooLarge,
 )
 from ledgerlog.limits import RECORD_BYTES_MAX
@@ -449,6 +451,72 @@ def test_what_gathers_for_the_other_loop_wakes_it_once() -> None:
     assert done == [0, 1, 2], "what comes while the acts run wakes the loop again"
     wakes.pop()()
     assert done == [0, 1, 2, 9]
+
+
+def test_an_act_is_there_when_the_other_loop_wakes() -> None:
+    done: list[int] = []
+    Mailbox(lambda act: act()).put(lambda: done.append(1))
+    assert done == [1]
+
+
+@BOTH_HOSTS
+def test_a_cancelled_call_has_ended_when_the_cancellation_comes_out(guest: bool) -> None:
+    async def main() -> None:
+        bridge = Bridge(is_guest=guest)
+        began, has_ended = asyncio.Event(), False
+
+        async def work() -> None:
+            nonlocal has_ended
+            bridge.tell_asyncio(began.set)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.05)
+                has_ended = True
+
+        call = asyncio.ensure_future(bridge.run(work))
+        await began.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert has_ended
+        await bridge.close()
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_connection_that_is_left_leaves_its_contexts_from_the_newest_on(guest: bool) -> None:
+    async def main() -> None:
+        bridge, left = Bridge(is_guest=guest), list[int]()
+
+        @asynccontextmanager
+        async def numbered(number: int) -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                left.append(number)
+
+        for number in range(3):
+            await bridge.enter(numbered(number))
+        await bridge.close()
+        assert left == [2, 1, 0]
+
+    run(main)
+
+
+def test_what_arrived_before_a_failure_is_given_first() -> None:
+    async def main() -> None:
+        fetched = Fetched()
+        lost = RecordsLost("log", 0, 1)
+        fetched.batches.append(lost)
+        fetched.failure, fetched.is_complete = ConnectionClosed("it was left"), True
+        assert await fetched.take(0) == [lost]
+        with pytest.raises(ConnectionClosed):
+            await fetched.take(1)
+
+    trio.run(main)
 
 
 # --- campaigns ------------------------------------------------------------------------------------

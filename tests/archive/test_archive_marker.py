@@ -11,6 +11,7 @@ import pytest
 
 from ledgerlog.archive import destinations
 from ledgerlog.archive.jobs import archiver
+from ledgerlog.archive.jobs.claiming import Markers, load_destination
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.archive.reader import check_archive
@@ -18,7 +19,7 @@ from ledgerlog.archive.registry import DestinationRegistry
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
+from ledgerlog.model.archive import DESTINATION_ID_BYTES, MARKER_BYTES, ArchiveDestination, ArchivedFile
 from ledgerlog.model.layout import ARCHIVES, archive_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.testing.memory_cluster import Client, open_cluster
@@ -455,3 +456,16 @@ async def test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step(tm
         assert await archive(client, tmp_path) == ["failed", "given up", "failed"]
         await log.truncate(5)
         assert await archive(client, tmp_path) == ["failed"]
+
+
+async def test_a_destination_that_another_job_gave_its_id_just_before_keeps_it(tmp_path: Path) -> None:
+    async with open_cluster(1) as cluster, cluster.client() as client:
+        destination = await load_destination(str(tmp_path))
+        places = DestinationRegistry(client.opened.store)
+        known = ArchiveDestination(where=destination.where(), marker=bytes(MARKER_BYTES), made_ms=1)
+        given = attrs.evolve(known, id=b"x" * DESTINATION_ID_BYTES, url=destination.url)
+        await places.write(given, None)
+        assert await Markers(client.opened, "cluster")._addressed(destination, known) is None
+        found = await places.find(known.where)
+        assert found is not None
+        assert found[0] == given

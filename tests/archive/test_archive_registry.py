@@ -120,3 +120,23 @@ async def test_a_ledger_that_others_are_merged_into_just_then_is_looked_at_again
         found = await ArchiveRegistry(client.opened.store).holding(log.incarnation, first.ledger_id, 5)
         assert found == (await archived(client, log))[0]
         assert found.ledger_id == first.ledger_id
+
+
+async def test_a_listing_during_a_merge_leaves_no_ledger_out(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 4, 3, 5, 2)
+        await archive(client, tmp_path)
+        read: list[str] = []
+
+        async def merge_after_the_first(path: str) -> None:
+            if path.startswith(ARCHIVES) and read:
+                client.store.before_get = None
+                await merge_log(other.opened, "log", str(tmp_path))
+            read.append(path)
+
+        client.store.before_get = merge_after_the_first
+        found = await ArchiveRegistry(client.opened.store).of_log(log.incarnation)
+        assert client.store.before_get is None
+        assert [record for record, _ in found] == await archived(client, log)
+        assert sum(len(record.ledgers) for record, _ in found) == 4

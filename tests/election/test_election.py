@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -21,12 +22,14 @@ from ledgerlog.limits import (
     ELECTION_BEAT_S,
     ELECTION_SILENCE_S,
     ELECTION_STANDBYS_MAX,
+    ELECTION_STEP_DOWN_S,
     ELECTION_TENURE_S,
     HANDSHAKE_TIMEOUT_S,
     SESSION_TIMEOUT_S,
 )
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.model.election import ElectionState
 from ledgerlog.model.layout import candidate_path, candidates_path, election_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
@@ -36,7 +39,7 @@ from ledgerlog.net.tls import TlsNetwork
 from ledgerlog.net.transport import Network
 from ledgerlog.testing.faulty_disk import Gate
 from ledgerlog.testing.faulty_network import FaultyNetwork
-from ledgerlog.testing.faulty_store import FaultyStore, uninterrupted
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, before, uninterrupted
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
 from tests import certificates
@@ -470,6 +473,72 @@ async def test_who_leaves_stands_no_more_however_long_the_store_takes(clock: Moc
         await trio.sleep(2)
         assert len(s.tree_candidates()) == 2, "b and the one registered above"
         assert s.leaders == [b]
+
+
+async def test_a_leader_that_registers_while_a_standby_looks_is_not_taken_for_gone(clock: MockClock) -> None:
+    """Between the standby's two reads another process registers and takes the lead over."""
+    async with stage() as s:
+        a = await s.join("a", listens=False)
+        await eventually(lambda: a.leading is not None)
+        b = await s.join("b", listens=False)
+        await trio.sleep(1)
+        third = s.tree.open_store()
+
+        async def take_over(call: Call, go_on: GoOn) -> Any:
+            found = await go_on()
+            if call.path in (election_path("e"), candidates_path("e")):
+                b.store.faults.clear()
+                await third.create(candidate_path("e", "0" * 32), b"c", ephemeral=True)
+                node = await third.get(election_path("e"))
+                assert node is not None
+                record = ElectionState.decode_untrusted(node.value, "e")
+                taken = record.taken_by("0" * 32, candidate="c", address=None, tenure_ms=1000)
+                await third.set(election_path("e"), taken.encode(), version=node.version)
+            return found
+
+        b.store.faults.append(take_over)
+        await third.create(candidate_path("e", "1" * 32), b"d", ephemeral=True)
+        await trio.sleep(5)
+        assert not b.store.faults
+        assert b.terms == []
+        found = await b.election.leader()
+        assert found is not None
+        assert (found.candidate, found.term) == ("c", 2)
+
+
+async def test_a_claim_whose_registration_has_just_gone_is_not_written(clock: MockClock) -> None:
+    async with stage() as s:
+        other = s.tree.open_store()
+        store = FaultyStore(s.tree)
+
+        async def withdrawn(call: Call) -> None:
+            if call.verb == "transaction":
+                store.faults.clear()
+                for name in await other.children(candidates_path("e")):
+                    await other.delete(candidate_path("e", name))
+
+        store.faults.append(before(withdrawn))
+        client = await s.stack.enter_async_context(open_client(store, s.network.at("a")))
+        election = Election(client, "e", candidate="a")
+        with trio.fail_after(60):
+            async with election.leadership() as term:
+                await trio.sleep(5)
+                found = await election.leader()
+                assert found is not None
+                assert found.is_registered
+                assert found.term == term.number == 1
+            assert term.why is None
+
+
+async def test_who_leaves_does_not_wait_long_for_a_store_that_hangs(clock: MockClock) -> None:
+    async with stage() as s:
+        store = FaultyStore(s.tree)
+        client = await s.stack.enter_async_context(open_client(store, s.network.at("a")))
+        async with Election(client, "e", candidate="a").leadership():
+            store.is_hanging = True
+            began = trio.current_time()
+        assert trio.current_time() - began <= ELECTION_STEP_DOWN_S + 0.1
+        store.is_hanging = False
 
 
 async def test_a_damaged_record_is_told(clock: MockClock) -> None:

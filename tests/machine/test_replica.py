@@ -331,6 +331,7 @@ async def test_snapshots_are_taken_and_the_log_truncated_behind_them(clock: Mock
         kinds = [(event.kind, event.offset) async for event in _first(events, 6)]
         assert (EventKind.SNAPSHOT, 10) in kinds
         assert (EventKind.TRUNCATED, 10) in kinds
+        assert kinds.index((EventKind.TRUNCATED, 10)) > kinds.index((EventKind.SNAPSHOT, 20)), "two are kept"
         with trio.fail_after(10):
             while (await log.info()).first_offset < 30:  # noqa: ASYNC110  # Another node moves it.
                 await trio.sleep(0.01)
@@ -346,6 +347,32 @@ async def test_snapshots_are_taken_and_the_log_truncated_behind_them(clock: Mock
             if "snapshot-log" in (await late.client.ledgers.metadata(ledger)).custom
         ]
         assert len(labelled) == 2, "older snapshots are deleted"
+
+
+async def test_snapshots_that_are_asked_for_at_once_are_taken_one_after_the_other(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = LedgerSnapshots.save
+    under_way = most = 0
+
+    async def noted(store: LedgerSnapshots, *args: Any) -> SnapshotInfo:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await save(store, *args)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(LedgerSnapshots, "save", noted)
+    async with stage(1, snapshots=True) as s:
+        leader = await s.leader()
+        await leader.replica.propose(command("add", "x", 1))
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(leader.replica.snapshot)
+        assert leader.replica.statistics().snapshots == 4
+    assert most == 1
 
 
 async def _first(events: Any, count: int) -> AsyncIterator[Any]:
@@ -376,6 +403,35 @@ async def test_a_replica_that_slept_through_a_truncation_restores(clock: MockClo
         assert other.replica.statistics().restores == 1
         seen = [event.kind async for event in _first(events, 1)]
         assert seen == [EventKind.RESTORED]
+        # The gap is behind it: a later outage takes it back to no snapshot.
+        s.cluster.network.stall(other.name, "*")
+        await leader.replica.propose(command("add", "x", 1))
+        await trio.sleep(60)
+        s.cluster.network.heal()
+        await other.replica.wait_applied(91)
+        await s.same_state()
+        assert other.replica.statistics().restores == 1
+
+
+async def test_a_snapshot_that_ends_where_a_gap_ends_covers_it(clock: MockClock) -> None:
+    async with stage(2, snapshots=True, snapshot_every=10, snapshots_kept=1) as s:
+        leader = await s.leader()
+        (other,) = [node for node in s.nodes if node is not leader]
+        await leader.replica.propose(command("add", "x", 1))
+        await other.replica.wait_applied(0)
+        s.cluster.network.stall(other.name, "*")
+        log = await open_log(leader.client.opened, "log")
+        for number in range(29):
+            await leader.replica.propose(command("add", "x", 1))
+            if number == 20:
+                await (await _writer_roll(leader))
+        with trio.fail_after(10):
+            while (await log.info()).first_offset < 30:  # noqa: ASYNC110  # As above.
+                await trio.sleep(0.01)
+        s.cluster.network.heal()
+        await other.replica.wait_applied(29)
+        await s.same_state()
+        assert other.replica.statistics().restores == 1
 
 
 @pytest.mark.parametrize("trouble", ["store", "bookies", "dropped"])
@@ -571,8 +627,13 @@ async def test_who_is_overtaken_before_he_leads_follows_on(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage() as s:
-        pause = Replica._pause_following
+        pause, serve = Replica._pause_following, Replica._serve_leading
         overtaken: list[Replica[Any]] = []
+        led: list[Replica[Any]] = []
+
+        async def noted(replica: Replica[Any], *args: Any) -> None:
+            led.append(replica)
+            await serve(replica, *args)
 
         async def overtake(replica: Replica[Any]) -> None:
             # This replica has taken the log over. Now another one does, and this one follows its records.
@@ -585,11 +646,13 @@ async def test_who_is_overtaken_before_he_leads_follows_on(
             await pause(replica)
 
         monkeypatch.setattr(Replica, "_pause_following", overtake)
+        monkeypatch.setattr(Replica, "_serve_leading", noted)
         first = await s.join(election=False)
         await eventually(lambda: len(s.nodes) == 2)
         (other,) = [node for node in s.nodes if node is not first]
         await trio.sleep(10)
         assert first.replica.failure is None
+        assert first.replica not in led
         assert other.replica.is_leading, "the overtaken replica does not take the lead back"
         assert await other.replica.propose(command("add", "x", 1)) == b"2"
         await first.replica.wait_applied(1)

@@ -14,6 +14,7 @@ from tests.mutants import (
     command_rules,
     console_rules,
     disk_rules,
+    edge_rules,
     harmless,
     identity_rules,
     ledger_rules,
@@ -63,5 +64,6 @@ MUTANTS = (
     *run_rules.MUTANTS,
     *testing_rules.MUTANTS,
     *command_rules.MUTANTS,
+    *edge_rules.MUTANTS,
     *harmless.MUTANTS,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -11,11 +12,14 @@ from trio.testing import MockClock
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import CookieMismatch, InvalidArgument
+from ledgerlog.ledger.core.writer import MetadataIntent
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.model.layout import ledger_path
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.core.audit import named_bookies
 from ledgerlog.repair.decommission import Emptying, decommission
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
@@ -195,6 +199,63 @@ async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another
         await trio.sleep(10)
         assert not bookie.node.is_read_only
         assert await queue.draining() == {}
+
+
+async def test_a_ledger_that_a_writer_made_during_the_first_look_is_seen_by_the_second(
+    clock: MockClock,
+) -> None:
+    """Nobody runs auto-recovery here, so the ledger names the bookie for ever."""
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        looks = 0
+
+        async def made() -> None:
+            await LedgerRegistry(client.opened.store, client.opened.environment).create(
+                R332, ("b1", "b2", "b3"), {}
+            )
+
+        def say(emptying: Emptying) -> None:
+            nonlocal looks
+            looks += 1
+            if emptying.ledgers_left == 0 and looks == 1:
+                cluster.nursery.start_soon(made)
+
+        await cluster.bookies["b1"].stop()
+        with trio.move_on_after(60) as scope:
+            await decommission(client.opened, "b1", say=say)
+        assert scope.cancelled_caught
+        assert looks > 2
+        assert await RepairQueue(client.opened).cookie("b1") is not None
+
+
+async def test_a_recovery_that_is_under_way_is_waited_for_before_the_second_look(clock: MockClock) -> None:
+    """Its recoverer has replaced a bookie by b1. The metadata name b1 only once the ledger is closed."""
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        registry = LedgerRegistry(client.opened.store, client.opened.environment)
+        metadata, version = await registry.create(R332, ("b2", "b3", "b4"), {})
+        metadata = metadata.in_recovery(b"recoverer")
+        _, version = await registry.attempt(MetadataIntent(metadata, version))
+
+        async def close() -> None:
+            await trio.sleep(10)
+            closed = metadata.closed(-1, b"closed", (Fragment(0, ("b1", "b3", "b4")),))
+            await registry.attempt(MetadataIntent(closed, version))
+
+        cluster.nursery.start_soon(close)
+        await cluster.bookies["b1"].stop()
+        with trio.move_on_after(120) as scope:
+            await decommission(client.opened, "b1", say=lambda _: None)
+        assert scope.cancelled_caught
+        assert await RepairQueue(client.opened).cookie("b1") is not None
+
+
+async def test_the_cookie_of_a_bookie_that_was_formatted_anew_stays(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = RepairQueue(client.opened)
+        request = await queue.drain("b1")
+        await queue.forget_cookie(attrs.evolve(request, instance="another"))
+        assert await queue.cookie("b1") is not None
+        await queue.forget_cookie(request)
+        assert await queue.cookie("b1") is None
 
 
 async def test_a_ledger_whose_metadata_is_damaged_is_said_to_hold_the_emptying_up(clock: MockClock) -> None:

@@ -110,6 +110,20 @@ async def test_rule_24_a_bookie_that_left_the_ensemble_and_lacks_entries_is_name
         assert await incomplete(queue, writer.ledger_id) == (gone,)
 
 
+async def test_rule_24_a_bookie_that_left_with_all_its_entries_is_not_named(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        await trio.sleep(1)
+        await cluster.bookies[writer.metadata.last_fragment.ensemble[2]].stop()
+        await eventually(lambda: len(writer.metadata.fragments) == 2)
+        await writer.append(payload(5))
+        await trio.sleep(1)
+        await writer.close()
+        assert await queue.tasks() == []
+
+
 @pytest.mark.parametrize("failure", ["refused", "hanging"])
 async def test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed(
     failure: str, clock: MockClock, caplog: pytest.LogCaptureFixture

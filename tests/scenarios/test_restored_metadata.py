@@ -168,6 +168,7 @@ async def test_a_recovery_after_a_restore_waits_for_as_many_bookies_as_an_acknow
         await first.stop()
         await second.stop()
         async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(2)
             with pytest.raises(RecoveryFailed, match="come from a backup"):
                 await client.ledgers.recover(writer.ledger_id)
             await second.start()
@@ -208,6 +209,56 @@ async def test_a_bookie_that_looks_at_another_store_is_not_fenced_and_counts_as_
             for bookie in others:
                 bookie.store.faults.clear()
             await client.ledgers.recover(writer.ledger_id)
+            assert await client.contents(writer.ledger_id) == [b"x"]
+
+
+async def test_a_bookie_in_limbo_is_a_holder_of_a_ledger_that_comes_from_a_backup(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    """It became a member after the backup, and has lost what it may have held since."""
+    async with open_cluster(4) as cluster:
+        async with cluster.client(replication=Replication(3, 3, 2)) as client:
+            writer = await client.ledgers.create()
+            await writer.append(b"x")
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            named = writer.metadata.last_fragment.ensemble
+            (joined,) = {*cluster.bookies} - {*named}
+        await restored_under_bookies(cluster, backup)
+        await cluster.bookies[joined].lose_disk()
+        for other in named:
+            cluster.network.cut(joined, other)
+        await cluster.bookies[joined].start()
+        assert cluster.bookies[joined].node.engine.loss_marks.now.denies_nothing(writer.ledger_id)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(4)
+            with contextlib.suppress(RecoveryFailed):
+                await client.ledgers.recover(writer.ledger_id)
+            stored = await client.ledgers.metadata(writer.ledger_id)
+            assert {*stored.fragments[0].ensemble} == {*named, joined}
+
+
+async def test_holders_are_looked_for_again_if_the_metadata_changed_meanwhile(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster(4) as cluster:
+        async with cluster.client(replication=Replication(3, 3, 2)) as client:
+            writer = await client.ledgers.create()
+            await writer.append(b"x")
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+        await restored_under_bookies(cluster, backup)
+        path = ledger_path(writer.ledger_id)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(4)
+
+            async def change() -> None:
+                node = await client.store.inner.get(path)
+                assert node is not None
+                await client.store.inner.set(path, node.value, version=node.version)
+
+            client.store.before_write = change
+            closed = await client.ledgers.recover(writer.ledger_id)
+            assert client.store.before_write is None
+            assert AS_IN_BACKUP_LABEL not in closed.custom
             assert await client.contents(writer.ledger_id) == [b"x"]
 
 

@@ -220,3 +220,23 @@ async def test_a_writer_that_rested_finds_out_as_soon_as_a_busy_one(clock: MockC
         with trio.fail_after(REACH_LOST_S + 1):
             await eventually(lambda: writer.out_of_reach is not None)
         await writer.aclose()
+
+
+async def test_a_spare_that_fences_the_ledger_is_no_spare(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        members = writer.metadata.last_fragment.ensemble
+        (spare,) = {*cluster.bookies} - {*members}
+        await cluster.bookies[spare].lose_disk()
+        await cluster.bookies[spare].start()
+        info = cluster.bookies[spare].node.info
+        assert info.fences_through == writer.ledger_id
+        await eventually(lambda: info in client.opened.bookies.writable())
+        for member in members[:2]:
+            cluster.network.stall(client.host, member)
+        writer.push([b"y"])
+        await eventually(lambda: writer.out_of_reach is not None)
+        assert writer.out_of_reach is not None
+        assert {*writer.out_of_reach.bookies} == {*members[:2]}
+        await writer.aclose()

@@ -31,6 +31,7 @@ async def test_without_a_spare_it_stays_and_changes_nothing(clock: MockClock) ->
         cluster.bookies["b1"].set_read_only(True)
         await trio.sleep(30)
         assert writer.metadata == before
+        assert client.opened.counts.bookies_failed == 0
         cluster.bookies["b1"].set_read_only(False)
         await trio.sleep(1)
         assert await writer.append(b"1") == 1

@@ -191,6 +191,19 @@ async def test_the_end_is_unavailable_where_no_bookie_answers(clock: MockClock) 
         assert trio.current_time() - begun <= REQUEST_TIMEOUT_S + 1
 
 
+async def test_the_end_is_unavailable_in_time_where_every_bookie_hangs(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        assert await reader.last_add_confirmed() == 0
+        cluster.network.stall(other.host, "*")
+        begun = trio.current_time()
+        with pytest.raises(EntryUnavailable):
+            await reader.last_add_confirmed()
+        assert trio.current_time() - begun <= REQUEST_TIMEOUT_S + 1
+
+
 async def test_a_dead_bookie_does_not_make_the_question_wait(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         writer = await client.ledgers.create(replication=R332)
@@ -282,6 +295,33 @@ async def test_waiting_ends_when_the_ledger_is_closed(who: str, clock: MockClock
             assert await reader.wait_beyond(0) == 0
         assert reader.is_closed
         assert trio.current_time() - begun < 1.2
+
+
+async def test_a_close_just_before_the_watch_ends_the_waiting(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await client.ledgers.open(writer.ledger_id)
+        assert await reader.wait_beyond(-1) == 0
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.close)
+            assert await reader.wait_beyond(0) == 0
+        assert reader.is_closed
+        assert trio.current_time() - begun < METADATA_LOOK_S + 0.2
+
+
+async def test_following_gives_an_entry_that_was_confirmed_with_the_close(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"0")
+        reader = await client.ledgers.open(writer.ledger_id)
+        async with aclosing(reader.follow()) as entries:
+            assert await anext(entries) == (0, b"0")
+            await writer.append(b"1")
+            await writer.close()
+            await reader.refresh()
+            assert [entry async for entry in entries] == [(1, b"1")]
 
 
 async def test_following_gives_every_entry_once_and_ends_with_the_ledger(clock: MockClock) -> None:

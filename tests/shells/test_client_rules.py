@@ -22,6 +22,7 @@ from ledgerlog.ledger.ranges import RangeAnswer, read_range
 from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import LAC_PUBLISH_IDLE_S
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
@@ -348,3 +349,13 @@ async def test_a_listing_is_not_that_of_a_replica_that_is_behind() -> None:
     has_seen_nothing = StaleReplica(MemoryTree().content)
     lagging = LedgerRegistry(FaultyStore(tree, has_seen_nothing), SeededEnvironment("listing elsewhere"))
     assert await lagging.list() == [metadata.ledger_id]
+
+
+async def test_a_ledger_that_changed_since_it_was_read_is_not_deleted() -> None:
+    store = FaultyStore(MemoryTree())
+    registry = LedgerRegistry(store, SeededEnvironment("deletion"))
+    metadata, version = await registry.create(R332, ("b1", "b2", "b3"), {})
+    await registry.attempt(MetadataIntent(metadata.in_recovery(b"another"), version))
+    with pytest.raises(VersionConflict):
+        await registry.delete(metadata.ledger_id, version=version)
+    assert await registry.find(metadata.ledger_id) is not None

@@ -135,6 +135,42 @@ async def test_appends_wait_while_the_window_is_full_and_go_on_when_it_has_room(
         assert sorted(done) == [count + 1 + i for i in range(5)]
 
 
+async def test_who_waits_for_room_looks_again_when_others_have_taken_it(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        writer._window_entries = 2
+        cluster.network.stall(client.host, "*")
+        most = 0
+
+        async def append() -> None:
+            nonlocal most
+            await writer.wait_room()
+            entry_id = writer.push([b"x"])
+            most = max(most, entry_id - writer.last_add_confirmed)
+            await writer.wait_confirmed(entry_id)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(append)
+            await trio.sleep(0.1)
+            cluster.network.heal()
+        assert most == 2
+
+
+async def test_what_was_confirmed_just_before_the_end_is_acknowledged(clock: MockClock) -> None:
+    """An ack quorum confirms the entry, and a bookie refuses another add in the same burst of answers."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        cluster.network.stall(client.host, "*")
+        entry_id = writer.push([b"x"])
+        core = writer._core
+        for bookie in core.pending.ensemble[:2]:
+            core.on_add_ok(bookie, entry_id, entry_id)
+        core.on_fenced(core.pending.ensemble[2])
+        writer._act()
+        await writer.wait_confirmed(entry_id)
+
+
 async def test_who_waits_for_room_and_is_cancelled_takes_nobodys_wake_up(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)

@@ -14,7 +14,7 @@ from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.meta.store import NodeExists
 from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, RESTORED, ledger_path
 from ledgerlog.model.restoration import Restoration
-from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, unreachable_after
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica, unreachable_after
 from tests.waiting import PATIENCE_S
 
 
@@ -46,6 +46,20 @@ async def test_a_listing_that_leaves_ledgers_out_deletes_none_of_them(store: Fau
 
 async def test_nothing_is_said_of_ids_that_were_never_given_out(store: FaultyStore) -> None:
     assert await MetadataDeletionOracle(store).surely_gone([4, 5, 10**12]) == []
+
+
+async def test_a_ledger_that_a_replica_has_not_seen_yet_is_not_gone(store: FaultyStore) -> None:
+    ledger_id = await store.next_id(LEDGER_COUNTER)
+    behind = store.inner._tree.content
+    await store.create(ledger_path(ledger_id), b"metadata")
+    store.faults.append(StaleReplica(behind))
+    store.faults.append(short_listing)
+    assert await MetadataDeletionOracle(store).surely_gone([ledger_id]) == []
+
+
+async def test_the_newest_ledger_can_be_gone_too(store: FaultyStore) -> None:
+    await store.delete(ledger_path(4))
+    assert await MetadataDeletionOracle(store).surely_gone([4, 5]) == [4]
 
 
 @pytest.mark.parametrize("calls", range(8))

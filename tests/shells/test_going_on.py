@@ -7,7 +7,7 @@ import logging
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import (
@@ -17,9 +17,11 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     SessionExpired,
 )
-from ledgerlog.meta.memory import MemoryTree
-from ledgerlog.meta.settle import follow, go_on, on_lost_answer, on_unsettled
-from ledgerlog.meta.store import NodeExists
+from ledgerlog.limits import METADATA_CONFLICTS_MAX
+from ledgerlog.meta.memory import Content, MemoryTree
+from ledgerlog.meta.settle import follow, go_on, on_lost_answer, on_unsettled, remove, settle
+from ledgerlog.meta.store import NodeExists, VersionConflict
+from ledgerlog.testing.faulty_store import Call, FaultyStore, StaleReplica, before
 
 logger = logging.getLogger(__name__)
 
@@ -108,3 +110,83 @@ async def test_a_cancelled_write_has_lost_its_answer_if_the_caller_says_so(is_ca
     with trio.move_on_after(0), on_lost_answer(lambda: acted.append("x"), is_cancelled_too=is_cancelled_too):
         await trio.sleep_forever()
     assert acted == ["x"] * is_cancelled_too
+
+
+@pytest.mark.parametrize("refusal", [MetadataOutcomeUnknown("its answer is lost"), NodeExists("a rival")])
+async def test_a_change_is_decided_anew_on_a_store_that_has_caught_up(
+    clock: MockClock, refusal: LedgerLogError
+) -> None:
+    store, done = FaultyStore(MemoryTree()), list[str]()
+
+    async def note(call: Call) -> None:
+        done.append(call.verb)
+
+    async def attempt(is_unsure: bool) -> int:
+        done.append("attempt")
+        if len(done) == 1:
+            raise refusal
+        assert is_unsure == isinstance(refusal, MetadataOutcomeUnknown)
+        return 1
+
+    store.faults.append(before(note))
+    assert await settle(store, attempt, what="a change") == 1
+    assert done == ["attempt", "sync", "attempt"]
+
+
+async def test_conflicts_without_end_leave_the_outcome_of_a_lost_answer_unknown(clock: MockClock) -> None:
+    tries = 0
+
+    async def attempt(_: bool) -> None:
+        nonlocal tries
+        tries += 1
+        raise MetadataOutcomeUnknown("its answer is lost") if tries == 1 else VersionConflict("a rival")
+
+    with pytest.raises(MetadataOutcomeUnknown, match="it may have happened"):
+        await settle(MemoryTree().open_store(), attempt, what="a change")
+    assert tries == METADATA_CONFLICTS_MAX + 1
+
+
+async def test_a_removal_sees_the_node_that_was_made_just_before() -> None:
+    tree = MemoryTree()
+    await tree.open_store().create("made", b"")
+    assert await remove(FaultyStore(tree, StaleReplica(Content())), "made")
+    assert await tree.open_store().get("made") is None
+
+
+async def test_a_watch_waits_for_the_next_change_after_each(nursery: trio.Nursery) -> None:
+    store, seen = MemoryTree().open_store(), list[int]()
+
+    async def follow_it() -> None:
+        async with store.watch("a") as watch:
+            while True:
+                await watch.wait()
+                seen.append(len(seen))
+                assert len(seen) < 10
+
+    nursery.start_soon(follow_it)
+    await wait_all_tasks_blocked()
+    version = await store.create("a", b"")
+    await wait_all_tasks_blocked()
+    assert seen == [0]
+    await store.set("a", b"x", version=version)
+    await wait_all_tasks_blocked()
+    assert seen == [0, 1]
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_watch_remembers_a_change_that_nobody_has_waited_for(nursery: trio.Nursery) -> None:
+    store, is_awake = MemoryTree().open_store(), trio.Event()
+    async with store.watch("a") as watch:
+        await store.create("a", b"")
+        with trio.CancelScope() as cancelled:
+            cancelled.cancel()
+            await watch.wait()
+        assert cancelled.cancelled_caught
+
+        async def wait() -> None:
+            await watch.wait()
+            is_awake.set()
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert is_awake.is_set()

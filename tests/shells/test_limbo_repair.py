@@ -21,6 +21,7 @@ from ledgerlog.errors import (
     LedgerFenced,
     MetadataUnavailable,
     RecoveryFailed,
+    StorageError,
 )
 from ledgerlog.ledger.core.recovery import LOST_FROM
 from ledgerlog.ledger.metadata import LedgerRegistry
@@ -30,6 +31,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.testing.faulty_disk import Fails
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica
 from ledgerlog.testing.memory_cluster import (
     SMALL,
@@ -583,3 +585,46 @@ async def test_a_ledger_that_names_the_bookie_only_since_it_was_looked_at_stays_
         cluster.network.heal()
         await whole_again(cluster, spare.bookie_id)
         assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+async def test_what_a_silent_bookie_may_have_is_not_named_as_lost(
+    clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        ledger_id = await written(client, 6)
+        await cluster.bookies["b1"].lose_disk()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await cluster.bookies["b1"].start()
+        await trio.sleep(300)
+        assert cluster.bookies["b1"].node.repair.lost == {}
+        assert "no intact copy is left" not in caplog.text
+        cluster.network.heal()
+        await whole_again(cluster, "b1")
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+async def test_a_crash_after_a_lost_list_of_gone_ledgers_is_marked_by_the_next_start(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        deleted, kept = await written(client, 1), await written(client, 1)
+        await client.ledgers.delete(deleted)
+        bookie = cluster.bookies["b1"]
+        collector = bookie.node.engine.collector
+        assert collector is not None
+        await bookie.node.engine.flush()
+        for _ in range(3):
+            await collector.collect()
+        await bookie.stop()
+        (path,) = (path for path in bookie.disk.files if path.endswith("/gone"))
+        bookie.disk.files[path][-6] ^= 1
+        bookie.disk.faults = [Fails("rename", only=lambda path: "/marks" in path)]
+        with pytest.raises(StorageError):
+            await bookie.start()
+        bookie.disk.faults = []
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await bookie.start()
+        assert marks(cluster, "b1").refuses_adds(kept)
+        assert marks(cluster, "b1").denies_nothing(kept)

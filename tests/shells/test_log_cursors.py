@@ -19,7 +19,7 @@ from ledgerlog.errors import (
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.model.layout import CURSORS, cursor_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.testing.faulty_store import Call, GoOn, answer_lost_behind
+from ledgerlog.testing.faulty_store import Call, GoOn, StaleReplica, answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 
 
@@ -187,6 +187,13 @@ async def test_a_move_whose_answer_was_lost_is_settled(
     assert (await cursor.move(0, expected=second)).offset == 0
 
 
+async def test_a_cursor_is_read_as_it_was_last_moved(log: Log, clients: tuple[Client, Client]) -> None:
+    behind = StaleReplica(clients[0].store.inner._tree.content)
+    moved = await (await open_log(clients[1].opened, "log")).cursor("c").move(5, expected=None)
+    clients[0].store.faults.append(behind)
+    assert await log.cursor("c").get() == moved
+
+
 async def test_a_pin_holds_against_truncation_and_retention(log: Log) -> None:
     cursor = log.cursor("c")
     state = await cursor.move(15, expected=None, pins=True)
@@ -208,6 +215,7 @@ async def test_a_pin_holds_against_truncation_and_retention(log: Log) -> None:
     with pytest.raises(Truncated):
         await log.cursor("d").move(0, expected=None, pins=True)
     await log.cursor("d").move(0, expected=None)
+    await log.cursor("e").move(25, expected=None, pins=True)
 
 
 async def test_a_pin_that_comes_while_a_truncation_is_written_is_not_passed_over(

@@ -21,7 +21,7 @@ from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
-from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, answer_lost_behind, fates
+from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, StaleReplica, answer_lost_behind, fates
 
 
 def lose(client: Client, *planned: Fate) -> list[Fate]:
@@ -341,3 +341,14 @@ async def test_a_log_that_was_made_used_and_deleted_is_not_made_again_as_the_sam
     assert used
     assert log.incarnation not in used
     assert (await open_log(others, "log")).incarnation == log.incarnation
+
+
+async def test_a_log_that_was_just_made_is_found_and_listed_on_every_replica(
+    world: World, client: Client
+) -> None:
+    behind = world.tree.content
+    await create_log(world.client(), "log")
+    client.store.faults = [StaleReplica(behind)]
+    assert (await open_log(client, "log")).name == "log"
+    client.store.faults = [StaleReplica(behind)]
+    assert await list_logs(client) == ["log"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import trio
@@ -19,10 +20,12 @@ from ledgerlog.errors import (
     Truncated,
 )
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
-from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.model.ids import Position
+from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.record import moment
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
 
 
 @pytest.fixture
@@ -373,6 +376,36 @@ async def test_a_follower_passes_from_a_leader_who_vanished_to_the_next(world: W
             await writer.append(b"1")
         await follower.done.wait()
     assert follower.seen == [0, 1]
+
+
+async def test_a_takeover_just_before_the_watch_does_not_stop_a_follower(world: World, log: Log) -> None:
+    """The follower reads the record, and sees no ledger after the one that it has read."""
+    async with log.writer() as writer:
+        await writer.append(b"0")
+    client = world.client()
+    client.store = store = FaultyStore(world.tree)
+    mine = await open_log(client, "log")
+    gets = 0
+
+    async def take_over(call: Call, go_on: GoOn) -> Any:
+        nonlocal gets
+        found = await go_on()
+        if (call.verb, call.path) == ("get", log_record_path(log.incarnation)):
+            gets += 1
+            if gets == 2:  # The first one was at the beginning.
+                store.faults.clear()
+                async with log.writer() as writer:
+                    await writer.append(b"1")
+        return found
+
+    store.faults.append(take_over)
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, mine)
+        for _ in range(5):
+            await trio.testing.wait_all_tasks_blocked()
+        assert follower.seen == [0, 1]
+        nursery.cancel_scope.cancel()
+    assert not store.faults
 
 
 async def test_a_follower_that_starts_beyond_the_tail_waits_for_its_offset(world: World, log: Log) -> None:

@@ -461,3 +461,26 @@ async def check_what_goes(log: Log, let_go: Callable[[], Awaitable[object]]) -> 
     await log.cursor("hold").delete()
     await let_go()
     assert await listed(log) == before[len(told) :]
+
+
+async def test_retention_that_a_pin_overtakes_drops_and_deletes_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    log = await make(client)
+    async with log.writer() as writer:
+        for _ in range(3):
+            await writer.append_many([b"x"] * 10)
+            await writer.roll()
+    await log.configure(retention=RetentionPolicy(max_bytes=1))
+    before = await client.ledgers.list()
+    async with cluster.client() as rival:
+        cursor = (await open_log(rival.opened, "log")).cursor("c")
+
+        async def pin() -> None:
+            await cursor.move(0, expected=None, pins=True)
+
+        client.store.before_write = pin
+        assert await log.apply_retention() == 0
+    assert await client.ledgers.list() == before
+    async with log.read() as records:
+        assert [record.offset async for record in records] == list(range(30))

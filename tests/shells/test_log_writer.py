@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
+import attrs
 import pytest
 import trio
 import trio.testing
-from fakes.ledgers import World, open_world
+from fakes.ledgers import Ledgers, LedgerWriter, World, open_world
 
 from ledgerlog.errors import (
     AppendUnknown,
@@ -18,6 +19,7 @@ from ledgerlog.errors import (
     LogNotFound,
     LogSealed,
     LostLeadership,
+    MetadataUnavailable,
     NotEnoughBookies,
     OffsetMismatch,
     RecordTooLarge,
@@ -28,9 +30,12 @@ from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S, LOG_ENTRY_BYTES_TARGET, RECORD
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.model.ids import Position
+from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.record import Ack
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, before
 
 
 @pytest.fixture
@@ -316,6 +321,7 @@ async def test_a_roll_goes_on_in_a_new_ledger_and_closes_the_old_one(world: Worl
     async with log.writer() as writer:
         await writer.append_many([b"a", b"b"])
         await writer.roll()
+        assert not writer._leader.core.chain.is_rolling, "the older ledger is counted"
         ack = await writer.append(b"c")
         assert (ack.offset, ack.position.ledger_id) == (2, 1)
         metadata = await stored(log)
@@ -326,6 +332,28 @@ async def test_a_roll_goes_on_in_a_new_ledger_and_closes_the_old_one(world: Worl
         assert world.ledgers[0].metadata.is_closed
         assert writer.statistics().rolls == 1
     assert await contents(world) == [b"a", b"b", b"c"]
+
+
+async def test_a_ledger_that_an_operator_ended_short_is_not_counted_as_it_was_sent(
+    world: World, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover = Ledgers.recover
+
+    async def unanswered(writer: LedgerWriter) -> NoReturn:
+        raise AppendUnknown("the store did not answer")
+
+    async def short(ledgers: Ledgers, ledger_id: int) -> LedgerMetadata:
+        return attrs.evolve(await recover(ledgers, ledger_id), last_entry=0)
+
+    async with log.writer() as a:
+        await a.append(b"a")
+        await a.append(b"b")
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerWriter, "close", unanswered)
+            patch.setattr(Ledgers, "recover", short)
+            with pytest.raises(LostLeadership):
+                await a.roll()
+    assert (await stored(log)).segments[0].record_count is None
 
 
 async def test_an_empty_ledger_is_not_rolled(log: Log) -> None:
@@ -492,6 +520,19 @@ async def test_a_takeover_deposes_the_leader_and_keeps_what_he_acknowledged(worl
     assert await contents(world) == [b"a", b"b"]
 
 
+async def test_who_is_refused_is_told_of_a_successor_that_came_since(world: World, log: Log) -> None:
+    async with log.writer() as a:
+        await a.append(b"a")
+        await world.client().ledgers.recover(0)  # It fences the leader, and writes no epoch.
+        with pytest.raises(LostLeadership) as caught:
+            await a.append(b"b")
+        assert caught.value.epoch is None
+        async with (await elsewhere(world)).writer() as b:
+            with pytest.raises(LostLeadership) as caught:
+                await a.append(b"c")
+            assert caught.value.epoch == b.epoch == 2
+
+
 async def test_an_idle_leader_learns_of_its_successor_by_itself(world: World, log: Log) -> None:
     async with log.writer() as a, (await elsewhere(world)).writer():
         while a.failure is None:
@@ -543,6 +584,51 @@ async def test_an_idle_leader_learns_of_a_successor_who_came_while_nothing_was_w
             store.reachable.set()
             with trio.fail_after(60):
                 await a.wait_over()
+    assert isinstance(a.failure, LostLeadership)
+
+
+async def test_an_idle_leader_that_could_not_read_the_record_reads_it_again(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    client.store = store = FaultyStore(world.tree)
+    async with (await open_log(client, "log")).writer() as a:
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def away_once(call: Call) -> None:
+            if (call.verb, call.path) == ("get", log_record_path(log.incarnation)):
+                store.faults.clear()
+                raise MetadataUnavailable("no answer")
+
+        store.faults.append(before(away_once))
+        async with (await elsewhere(world)).writer():
+            with trio.fail_after(60):
+                await a.wait_over()
+        assert not store.faults
+    assert isinstance(a.failure, LostLeadership)
+
+
+async def test_an_idle_leader_learns_of_a_successor_who_came_while_it_read_the_record(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    client.store = store = FaultyStore(world.tree)
+    async with (await open_log(client, "log")).writer() as a:
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def succeeded(call: Call, go_on: GoOn) -> Any:
+            found = await go_on()
+            if (call.verb, call.path) == ("get", log_record_path(log.incarnation)):
+                store.faults.clear()
+                async with (await elsewhere(world)).writer():
+                    await trio.sleep(1)
+            return found
+
+        store.faults.append(succeeded)
+        await (await elsewhere(world)).update_properties({"a": "b"})  # The leader reads the record.
+        with trio.fail_after(60):
+            await a.wait_over()
+        assert not store.faults
     assert isinstance(a.failure, LostLeadership)
 
 

@@ -152,3 +152,18 @@ async def test_a_cancelled_body_ends_as_cancelled(autojump_clock: trio.testing.M
             nursery.start_soon(trio.sleep_forever)
             await trio.sleep_forever()
     assert scope.cancelled_caught
+
+
+async def test_a_nursery_that_its_body_cancels_catches_that_in_a_group_too() -> None:
+    escaped: BaseException | None = None
+    try:
+        async with open_nursery() as nursery:
+            nursery.cancel_scope.cancel()
+            try:
+                await trio.lowlevel.checkpoint()
+            except trio.Cancelled as cancelled:
+                raise BaseExceptionGroup("of the body", [cancelled]) from None
+    except BaseException as error:
+        escaped = error
+    assert escaped is None
+    assert nursery.cancel_scope.cancelled_caught

@@ -23,6 +23,7 @@ from ledgerlog.model.layout import draining_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
 from ledgerlog.repair.queue import RepairQueue
+from ledgerlog.testing.faulty_store import StaleReplica
 from ledgerlog.testing.memory_cluster import open_cluster
 
 Act = Callable[[LedgerClient, Log], Awaitable[object]]
@@ -151,6 +152,19 @@ async def test_a_request_that_is_fulfilled_takes_no_later_one_with_it(autojump_c
         client.store.before_write = change_it
         await queue.end_request(first)
         assert await client.store.get(draining_path("b1")) is not None
+
+
+async def test_a_change_that_takes_a_rivals_back_is_made_though_a_replica_is_behind(
+    autojump_clock: MockClock,
+) -> None:
+    """The replica shows the value that is wanted, as it was before the rival's change."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as rival:
+        queue, other = RepairQueue(client.opened), RepairQueue(rival.opened)
+        await queue.change_settings(lambda there: attrs.evolve(there, paused=False))
+        client.store.faults.append(StaleReplica(cluster.tree.content))
+        await other.change_settings(lambda there: attrs.evolve(there, paused=True))
+        await queue.change_settings(lambda there: attrs.evolve(there, paused=False))
+        assert not (await other.settings()).paused
 
 
 _CONFIGURE = ["log", "configure", "log", "--roll-bytes", "5m"]

@@ -9,11 +9,12 @@ import trio.testing
 from trio.testing import MockClock
 
 from bookie.server.registration import Registration
-from ledgerlog.errors import CookieMismatch, MetadataUnavailable
+from ledgerlog.errors import CookieMismatch, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.testing.faulty_store import FaultyStore
 
 INFO = BookieInfo("b1", "host:1", "instance-1", {"rack": "r1"})
 WRITABLE, READ_ONLY = layout.writable_path("b1"), layout.read_only_path("b1")
@@ -224,6 +225,44 @@ async def test_a_bookie_moves_between_the_lists(tree: MemoryTree, store: MemoryS
         nursery.cancel_scope.cancel()
     await registration.unregister()
     assert await observer.lists() == ([], [])
+
+
+async def test_a_bookie_that_turns_read_only_while_it_looks_at_its_node_is_moved(tree: MemoryTree) -> None:
+    store = FaultyStore(tree)
+    registration = Registration(store, INFO)
+    observer = Observer(tree)
+    await registration.register()
+
+    async def turns(path: str) -> None:
+        if path == READ_ONLY:  # It is read last, and no write follows.
+            store.before_get = None
+            registration.is_read_only = True
+
+    store.before_get = turns
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registration.run)
+        await observer.wait_lists([], ["b1"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_conflict_after_a_lost_answer_leaves_the_doubt(tree: MemoryTree) -> None:
+    """The node that the lost write made is still taken for our own."""
+    store = FaultyStore(tree)
+    registration = Registration(store, INFO)
+    store.lost_answers = 1
+    with pytest.raises(MetadataOutcomeUnknown):
+        await registration.register()
+
+    async def touched() -> None:
+        node = await store.inner.get(WRITABLE)
+        assert node is not None
+        await store.inner.set(WRITABLE, node.value, version=node.version)
+
+    store.before_write = touched
+    await registration.register()
+    assert store.before_write is None
+    assert registration.is_registered
+    assert await Observer(tree).lists() == (["b1"], [])
 
 
 async def test_a_store_that_cannot_be_reached_is_told_once_and_asked_again(

@@ -151,3 +151,13 @@ async def test_the_entries_before_a_damaged_one_come_out_first(cluster: Cluster)
                 await tail.read(2, last)
         assert await tail.read(1, last) == [1]
         assert await tail.read(3, last) == [3]
+
+
+async def test_what_was_kept_before_a_jump_is_not_given_for_other_entries(cluster: Cluster) -> None:
+    async with await cluster.ledgers.create(replication=Replication(3, 3, 2)) as writer:
+        await writer.append_many([b"x"] * 6)
+        reader = await cluster.ledgers.open(writer.ledger_id)
+        tail = LedgerTail(reader, lambda entry_id, payload: (entry_id, len(payload)), kept_bytes_max=1_000)
+        await reader.last_add_confirmed()
+        for entry_id in (0, 5, 4):
+            assert await tail.read(entry_id, entry_id) == [entry_id]

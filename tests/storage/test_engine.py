@@ -553,6 +553,32 @@ async def test_a_fence_waits_for_room_and_refuses_adds_meanwhile(engine: Engine,
         gate.open()
 
 
+async def test_a_fence_that_waited_for_room_is_answered_once_it_is_durable(
+    disk: FaultyDisk, gate: Gate
+) -> None:
+    indexes = MemoryIndexes()
+
+    async def fence_and_crash() -> None:
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            gate.shut()
+            ledger = 1
+            while not isinstance(status(engine, ledger, range(10)), Status):
+                ledger += 1
+            while not isinstance(status(engine, ledger, [0], payloads=[b""]), Status):
+                ledger += 1
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(engine.fence, 1, KEY)
+                await wait_all_tasks_blocked()
+                gate.open()
+            assert status(engine, 1, [100]) is Status.FENCED
+            raise Crash
+
+    with pytest.raises(Crash):
+        await fence_and_crash()
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert status(engine, 1, [100]) is Status.FENCED
+
+
 async def test_a_fence_that_was_answered_for_is_in_the_journal_and_not_in_the_index_alone(
     disk: FaultyDisk, gate: Gate
 ) -> None:

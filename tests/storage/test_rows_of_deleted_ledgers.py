@@ -10,6 +10,7 @@ import attrs
 import pytest
 import trio
 from storing import KEY, OTHER_KEY, SMALL, Crash, ToldOracle, add_durably, add_frame, opened, read, read_all
+from trio.testing import wait_all_tasks_blocked
 
 from bookie.core import rows
 from bookie.core.gone_ledgers import Range
@@ -23,7 +24,7 @@ from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.model.id_ranges import ranges_of, without
-from ledgerlog.testing.faulty_disk import DiskCall, Fails, FaultyDisk, GoOn
+from ledgerlog.testing.faulty_disk import DiskCall, Fails, FaultyDisk, Gate, GoOn
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.frame import Status
 
@@ -319,3 +320,21 @@ async def test_without_its_gone_ledgers_no_directory_opens(machine: Machine, dam
     with pytest.raises(StorageCorrupt, match=gone_path(PATH)):
         async with machine.running():
             pass
+
+
+async def test_a_ledger_is_gone_for_readers_once_that_is_durable(machine: Machine) -> None:
+    """A crash before that would bring the ledger back without its fence."""
+    gate = Gate("write_sync")
+    gate.open()
+    async with machine.running() as engine:
+        await hold(engine, [1, 2])
+        machine.oracle.gone = {1}
+        machine.disk.faults = [gate]
+        gate.shut()
+        assert engine.collector is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.collector.collect)
+            await wait_all_tasks_blocked()
+            assert (await read(engine, 1)).status is Status.OK
+            gate.open()
+        await check_refused(engine, [1])

@@ -102,6 +102,13 @@ def test_the_last_entry_is_the_highest_id_not_the_latest() -> None:
     assert ledger.last_entry == 20
 
 
+def test_the_last_durable_entry_is_in_the_newest_durable_block() -> None:
+    ledger = state()
+    ledger.on_run(run(0, 5, sequence=1))
+    ledger.on_run(run(6, 9, sequence=2))
+    assert [ledger.last_durable(durable) for durable in range(4)] == [-1, 5, 9, 9]
+
+
 @given(st.lists(st.sets(st.integers(0, 40), min_size=1, max_size=8), max_size=12), st.data())
 def test_every_run_that_holds_an_id_is_found_however_runs_interleave(
     frames: list[set[int]], data: st.DataObject

@@ -127,6 +127,7 @@ def attrs_term(term: int) -> ElectionState:
 def test_the_tenure_is_counted_from_when_the_term_was_first_seen() -> None:
     core = registered(OTHER, "other", now=100.0)
     core.on_looked(OTHER, 3, ("me", "other"), 100.4)
+    core.on_looked(OTHER, 4, ("me", "other"), 100.5)  # An offer was written, or taken back.
     core.on_beat(7)
     core.on_silence(7)
     assert core.wake_at == 100.0 + ELECTION_TENURE_S

@@ -16,6 +16,7 @@ import pytest
 from ledgerlog.errors import EntryCorrupt, LogNotFound, LogSealed, LostLeadership
 from ledgerlog.log.core.chain import (
     ChainNeed,
+    Counting,
     LeaderChain,
     LedgerSpan,
     Takeover,
@@ -634,6 +635,16 @@ def test_records_of_a_newer_ledger_that_continues_the_older_one_are_in_the_log()
     world.append(1, 2, 4)
     b = lead(world)
     assert [s.record_count for s in b.metadata.segments] == [2, 2, None]
+
+
+def test_records_that_continue_a_ledger_that_was_ended_short_are_behind_no_loss() -> None:
+    world = World()
+    a = lead(world)
+    roll(world, a)
+    counting = Counting(a.metadata)
+    counting.on_recovered(contents(0, 2), is_short=True)
+    counting.on_recovered(contents(2, 4))
+    assert [counts.record_count for counts in counting.counts] == [2, 2]
 
 
 def test_every_interleaving_of_two_takeovers_and_a_roll_keeps_the_rules() -> None:

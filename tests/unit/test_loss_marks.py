@@ -8,8 +8,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bookie.core.loss_marks import NO_LEDGER, LossMarks
+from bookie.core.loss_marks import NO_LEDGER, LossMarks, undenied
+from bookie.core.results import ListResult
 from ledgerlog.errors import StorageCorrupt
+from ledgerlog.wire.frame import Status
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"
 
@@ -111,3 +113,12 @@ def test_the_example_on_the_page_is_what_is_written() -> None:
     data = LossMarks().after_loss(41).cleared([(0, 39)]).encode()
     lines = "\n".join(f"{at:04x}  {data[at : at + 16].hex(' ')}" for at in range(0, len(data), 16))
     assert f"```text\n{lines}\n```" in FORMATS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("status", [Status.CORRUPT, Status.IO_ERROR])
+def test_an_answer_in_limbo_denies_nothing_before_an_entry_that_cannot_be_read(status: Status) -> None:
+    def answer(through: int) -> ListResult:
+        return undenied(ListResult(status, [], through), 4)
+
+    assert answer(3).status is status, "it is about the first entry that was asked for"
+    assert [answer(through).status for through in (4, 5)] == [Status.UNKNOWN] * 2

@@ -74,3 +74,28 @@ def test_what_is_kept_is_bounded() -> None:
     assert pending.byte_count == 1, "a writer is not held up for copies beyond the quorum"
     install(pending)
     assert sent(pending, "b3") == [3]
+
+
+def test_what_settled_is_kept_though_the_bookie_that_leaves_comes_and_goes() -> None:
+    pending = changing([1, 1])
+    settle(pending, 0)
+    pending.on_bookie_connected("b0")
+    pending.on_bookie_failed("b0")
+    settle(pending, 1)
+    install(pending)
+    assert sent(pending, "b3") == [0, 1]
+
+
+def test_in_guaranteed_mode_a_replacement_that_connects_only_now_is_handed_all_above_the_lafr() -> None:
+    pending = PendingAdds(Replication(3, 3, 2, guaranteed=True), (Fragment(0, ("b0", "b1", "b2")),))
+    for _ in range(2):
+        pending.push([b"x"], 1)
+    for bookie in ("b0", "b1", "b2"):
+        pending.take_sends(bookie)
+    settle(pending, 1)
+    pending.on_bookie_failed("b0")
+    assert (pending.lac, pending.lafr) == (1, -1)
+    pending.strip([0], carry=True)
+    install(pending)
+    pending.on_bookie_connected("b3")
+    assert sent(pending, "b3") == [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +58,10 @@ def test_what_was_spent_is_paid_for_by_time() -> None:
     bucket.spend(50, 5.25)
     assert bucket.debt_s(5.25) == 0.75
     assert bucket.debt_s(6.0) == 0
+
+
+def test_another_rate_pays_no_debt_for_the_time_before_it() -> None:
+    bucket = TokenBucket(10, 0.0, burst_s=1.0)
+    bucket.spend(20, 0.0)
+    bucket.change_rate(1000, 0.5)
+    assert bucket.debt_s(0.5) == pytest.approx(5 / 1000)

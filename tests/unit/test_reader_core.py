@@ -82,6 +82,15 @@ def test_what_one_bookie_lacks_the_next_of_the_write_set_is_asked_for_from_there
     assert read.payloads() == [payload(e) for e in range(6)]
 
 
+def test_a_bookie_that_lacks_one_entry_is_asked_for_the_next() -> None:
+    read = RangeRead(closed(), 5, 6)
+    held = {"b2": {6}, "b0": {5}, "b1": set[int]()}
+    while asks := read.take_asks():
+        for ask in asks:
+            answer(read, ask, held[ask.bookie])
+    assert read.payloads() == [payload(5), payload(6)]
+
+
 def test_an_entry_does_not_exist_only_if_its_whole_write_set_says_so() -> None:
     read = RangeRead(closed(), 5, 5)
     for _ in range(2):
