@@ -111,13 +111,12 @@ class SessionLock:
         live session.
 
         Args:
-            unlink: Whether to remove the file.
+            unlink: Whether to remove the file. If that fails, the file stays until a store is opened.
         """
         if self._descriptor == -1:
             return
         if unlink:
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
+            _unlink(self._path)
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -178,6 +177,17 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _unlink(path: Path) -> None:
+    """Remove the lock file of a session that is over. If that fails, ``Sessions.sweep`` removes it later.
+
+    Do not raise: the caller has to tell which nodes are gone.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("the lock file of an ended session stays: %s", error)
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -367,8 +377,7 @@ class Sessions:
             self._reaped_at_ns = boot_clock_ns() + REAP_PAUSE_NS
             return gone
         for session_id in over:
-            with _os_translated(self._directory), contextlib.suppress(FileNotFoundError):
-                self._path_of(session_id).unlink()
+            _unlink(self._path_of(session_id))
         return gone
 
     def _is_over(self, session_id: str) -> bool:

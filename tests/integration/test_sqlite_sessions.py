@@ -163,3 +163,26 @@ async def test_a_session_is_opened_where_somebody_removed_the_directory_of_the_l
         await store._replace_session(ended)
         assert store.session is not ended
         await store.create("members/a", b"", ephemeral=True)
+
+
+async def test_a_session_ends_although_its_lock_file_cannot_be_removed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    async with opened(path) as store, opened(path) as other, opened(path) as leaving:
+        ended = store.session
+        await store.create("members/a", b"", ephemeral=True)
+        await leaving.create("members/b", b"", ephemeral=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", refuse)
+            ended._lease.lock.write_lease(0)
+            async with other.watch("members") as watch:
+                assert await other.children("members") == ["b"]
+                await watch.wait()  # Its own reads have removed the node, so it is told.
+            await store._replace_session(ended)
+            assert leaving._sessions.end(leaving.session._lease) == ["members/b"]
+        assert lock_of(path, ended._lease).exists()
+        other._sessions.sweep()
+        assert not lock_of(path, ended._lease).exists()

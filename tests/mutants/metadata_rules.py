@@ -327,6 +327,14 @@ MUTANTS = (
         f"{_TEST_LEASES}::test_a_lease_that_is_missing_for_a_second_time_is_waited_for_again",
     ),
     mutant(
+        "a_lock_file_that_stays_hides_which_nodes_are_gone",
+        "a reaped session is announced to the watches",
+        "sqlite_sessions._unlink",
+        'logger.warning("the lock file of an ended session stays: %s", error)',
+        "raise",
+        f"{_TEST_LEASES}::test_a_session_ends_although_its_lock_file_cannot_be_removed",
+    ),
+    mutant(
         "the_lease_in_a_row_of_version_0_1_is_not_looked_at",
         "processes of two versions share a file",
         "sqlite_sessions.Sessions._is_current",
