@@ -30,7 +30,7 @@ def archive() -> None:
 @click.option(
     "--accept-destination",
     is_flag=True,
-    help="TO is the right place, and mounted, even if the marker of the archive was not copied to it.",
+    help="TO is the right place, and mounted, even if it lacks the marker of the archive. TO gets a new one.",
 )
 @uri_option
 @json_option
@@ -38,7 +38,7 @@ def move(source: str, target: str, accept_destination: bool, uri: str, as_json: 
     """Tell the cluster that the archive at FROM is at TO now: another directory, bucket or URL. Copy its
     files there before, with the marker, and run no job meanwhile. All logs that are archived at FROM move.
 
-    The exit status is 1 if a file is not at TO. Then nothing was changed."""
+    The exit status is 1 if a file or the marker is not at TO. Then nothing was changed."""
     check_there(uri)
 
     async def body() -> list[ArchiveStep]:

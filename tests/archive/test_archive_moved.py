@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 
 import attrs
+import cbor2
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from ledgerlog.archive.jobs.job import archive_log, open_archiver
 from ledgerlog.archive.jobs.moving import move_archive
 from ledgerlog.archive.jobs.publishing import TableOptions
-from ledgerlog.archive.jobs.rewrite import merge_log
+from ledgerlog.archive.jobs.rewrite import finish_group, merge_log, rewrite_group
 from ledgerlog.archive.registry import DestinationRegistry
 from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument
@@ -180,6 +181,120 @@ async def test_a_job_does_not_record_a_file_at_the_old_place_after_the_move(
         assert await archive(client, two) == ["given up", "copied"]
 
 
+@pytest.mark.parametrize("is_between", [False, True], ids=["before its look", "before its write"])
+@pytest.mark.parametrize("what", ["copied", "merged"])
+async def test_a_job_that_was_told_the_old_place_of_a_moved_archive_cannot_record_files(
+    tmp_path: Path, what: str, is_between: bool
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await given_up(client, one)
+        await fill(log, 2)
+        job = await open_archiver(client.opened, "log", str(one))
+        state = await job.look()
+        group = tuple(record for record, _ in state.records[:2])
+        made = await rewrite_group(job, group, keeps=None)
+        before = await archived(client, log)
+
+        async def move() -> None:
+            shutil.copytree(one, two)
+            assert await moved(other, one, two) == ["moved"] * 3
+
+        if is_between:
+            client.store.before_write = move
+        else:
+            await move()
+        if what == "merged":
+            assert (await finish_group(job, group, made)).what == "skipped"
+        else:
+            with pytest.raises(ArchiveUnavailable, match="moved from here"):
+                await job.copy(job.plan(state).copy[0])
+        assert [record.token for record in await archived(client, log)] == [each.token for each in before]
+        shutil.rmtree(one)
+        assert len(await records_of(log)) == 14
+
+
+@pytest.mark.parametrize("is_brought", [True, False], ids=["brought over", "left behind"])
+async def test_a_file_that_a_job_recorded_during_the_move_is_looked_for_too(
+    tmp_path: Path, is_brought: bool
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await given_up(client, one)
+        await fill(log, 2)
+        shutil.copytree(one, two)
+
+        async def record_another() -> None:
+            assert await archive(other, one) == ["given up", "copied"]
+            if is_brought:
+                shutil.copytree(one, two, dirs_exist_ok=True)
+
+        client.store.before_write = record_another
+        assert await moved(client, one, two) == (["moved"] * 4 if is_brought else ["failed"])
+        shutil.copytree(one, two, dirs_exist_ok=True)
+        assert await moved(client, one, two) == ["moved"] * 4
+        shutil.rmtree(one)
+        assert len(await records_of(log)) == 14
+
+
+def markers(where: Path) -> list[str]:
+    return sorted(path.name for path in where.glob("_ledgerlog-archive-*"))
+
+
+async def test_a_marker_is_made_only_where_the_files_are_and_the_old_one_counts_no_more(
+    tmp_path: Path,
+) -> None:
+    one, two, empty = tmp_path / "one", tmp_path / "two", tmp_path / "not-mounted"
+    async with open_cluster() as cluster, cluster.client() as client:
+        await given_up(client, one)
+        old = markers(one)
+        assert await moved(client, one, empty, accept=True) == ["failed"] * 3
+        assert markers(empty) == []
+        shutil.copytree(one, two)
+        (two / old[0]).unlink()
+        assert await moved(client, one, two, accept=True) == ["moved"] * 3
+        (made,) = markers(two)
+        assert made not in old
+        assert await moved(client, one, two) == ["moved"] * 3, "the second run knows the new marker"
+        shutil.copy(one / old[0], two)
+        (two / made).unlink()
+        with pytest.raises(ArchiveUnavailable, match=made):
+            await archive(client, two)
+        (two / old[0]).write_bytes(b"something else")
+        assert await moved(client, one, two, accept=True) == ["moved"] * 3
+        assert await archive(client, two) == []
+
+
+async def test_a_second_move_to_the_same_place_records_how_it_is_reached_now(tmp_path: Path) -> None:
+    one, two, link = tmp_path / "one", tmp_path / "two", tmp_path / "link"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await given_up(client, one)
+        one.rename(two)
+        link.symlink_to(two)
+        await moved(client, one, two)
+        await moved(client, one, link)
+        assert {path_of(record).parents[1] for record in await archived(client, log)} == {link}
+        assert len(await records_of(log)) == 12
+
+
+async def test_keys_of_a_later_version_stay_with_a_destination(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with open_cluster() as cluster, cluster.client() as client:
+        await given_up(client, one)
+        store = client.opened.store
+        path = destination_path(one.as_uri())
+        found = await store.get(path)
+        assert found is not None
+        value = cbor2.dumps({**cbor2.loads(found.value), "later": 7}, canonical=True)
+        await store.set(path, value, version=found.version)
+        remove(one / markers(one)[0])
+        await archive_log(client.opened, "log", str(one), accept_destination=True)
+        shutil.copytree(one, two)
+        await moved(client, one, two)
+        kept = await stored(client, DESTINATIONS)
+        assert [cbor2.loads(each).get("later") for each in kept.values()] == [7, 7]
+
+
 async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     async with open_cluster() as cluster, cluster.client() as client:
@@ -187,7 +302,7 @@ async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
         await given_up(client, two, name="other")
         with pytest.raises(InvalidArgument, match="another archive"):
             await moved(client, one, two)
-        with pytest.raises(InvalidArgument, match="no archive"):
+        with pytest.raises(InvalidArgument, match=f"no archive.*{one}.*{two}|no archive.*{two}.*{one}"):
             await moved(client, tmp_path / "three", two)
         with pytest.raises(InvalidArgument, match="secret"):
             await move_archive(client.opened, str(one), "s3://KEY:word@bucket/archive")

@@ -14,6 +14,7 @@ _MARKER = "tests/archive/test_archive_marker.py"
 _TABLE = "tests/archive/test_archive_table.py"
 _S3 = "tests/archive/test_archive_on_s3.py"
 _MOVED = "tests/archive/test_archive_moved.py"
+_TOLD = "test_a_job_that_was_told_the_old_place_of_a_moved_archive_cannot_record_files"
 _OVER_ROT = "tests/archive/test_archive_over_damage.py"
 
 MUTANTS = (
@@ -56,6 +57,70 @@ MUTANTS = (
         "await self.check_place()",
         "Check(log_record_path(self.incarnation), version)",
         f"{_MOVED}::test_a_job_does_not_record_a_file_at_the_old_place_after_the_move",
+    ),
+    mutant(
+        "a_merged_file_at_the_old_place_is_recorded_after_the_move",
+        "A.6",
+        "commit_group",
+        "await archiver.check_place()",
+        "(await archiver.check_place()) and Check(path, versions[0])",
+        f"{_MOVED}::{_TOLD}",
+    ),
+    mutant(
+        "a_file_is_recorded_although_the_archive_is_moved_in_that_moment",
+        "A.6",
+        "Archiver._record",
+        "await self.check_place()",
+        "(await self.check_place()) and Check(log_record_path(self.incarnation), version)",
+        f"{_MOVED}::{_TOLD}",
+    ),
+    mutant(
+        "a_file_that_is_recorded_during_a_move_ends_the_move",
+        "A.6",
+        "move_archive",
+        "if mover.is_switched:\n    break",
+        "if mover.is_switched and not records:\n    break",
+        f"{_MOVED}::test_a_file_that_a_job_recorded_during_the_move_is_looked_for_too",
+    ),
+    mutant(
+        "a_file_that_is_recorded_during_a_move_is_not_looked_for",
+        "A.6",
+        "move_archive",
+        "await mover.switch()",
+        "await mover.switch()\nbreak",
+        f"{_MOVED}::test_a_file_that_a_job_recorded_during_the_move_is_looked_for_too",
+    ),
+    mutant(
+        "a_marker_that_was_accepted_is_made_before_the_files_are_found",
+        "A.6",
+        "_Mover.check_marker",
+        "self._is_marker_missing, self.is_switched = True, False",
+        "await self._markers.mark(self._destination, self._place.marker)",
+        f"{_MOVED}::test_a_marker_is_made_only_where_the_files_are_and_the_old_one_counts_no_more",
+    ),
+    mutant(
+        "a_marker_that_was_accepted_is_the_old_one",
+        "A.6",
+        "_Mover.check_marker",
+        "attrs.evolve(self._place, marker=marker, made_ms=environment.now_ms())",
+        "self._place",
+        f"{_MOVED}::test_a_marker_is_made_only_where_the_files_are_and_the_old_one_counts_no_more",
+    ),
+    mutant(
+        "a_move_drops_the_keys_of_a_later_version",
+        "A.6",
+        "_Mover.switch",
+        "self._place.encode()",
+        "attrs.evolve(self._place, unknown=b'').encode()",
+        f"{_MOVED}::test_keys_of_a_later_version_stay_with_a_destination",
+    ),
+    mutant(
+        "a_second_move_to_the_same_place_records_nothing",
+        "A.6",
+        "_Mover.begin",
+        "place == new",
+        "True",
+        f"{_MOVED}::test_a_second_move_to_the_same_place_records_how_it_is_reached_now",
     ),
     mutant(
         "requests_to_an_object_store_have_no_deadline",

@@ -253,12 +253,14 @@ class Markers:
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
         known, version = (None, None) if found is None else found
-        place = ArchiveDestination(
-            where=where,
+        if known is None:
+            known = ArchiveDestination(where=where, marker=marker, made_ms=0)
+        place = attrs.evolve(
+            known,
             marker=marker,
             made_ms=environment.now_ms(),
-            id=(known and known.id) or environment.new_token()[:DESTINATION_ID_BYTES],
-            url=(known and known.url) or destination.url,
+            id=known.id or environment.new_token()[:DESTINATION_ID_BYTES],
+            url=known.url or destination.url,
         )
         cluster = self.cluster
         await self.mark(destination, marker)

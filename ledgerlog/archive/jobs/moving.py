@@ -3,7 +3,8 @@
 Records of files have the id of a destination, and the store says at which URL the files of this id are. So a
 move changes one record, however many files there are:
 
-    1  Check that the new place has the marker of the archive, and every file that a record names.
+    1  Check that the new place has the marker of the archive, and every file that a record names. If the
+       marker is missing and was accepted, make another one then. So a place that lacks the files gets none.
     2  In one transaction, give the id to the new place, and write into the record of the old place that its
        archive was moved. Jobs that were told the old place then refuse.
     3  Look at the records again. A job may have made one between 1 and 2. Check its file, too.
@@ -30,7 +31,7 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.meta.settle import CONFLICTS, settle
 from ledgerlog.meta.store import Create, Operation, Set
-from ledgerlog.model.archive import DESTINATION_ID_BYTES, ArchiveDestination, ArchivedFile
+from ledgerlog.model.archive import DESTINATION_ID_BYTES, MARKER_BYTES, ArchivedFile
 from ledgerlog.model.layout import archive_path, destination_path
 
 if TYPE_CHECKING:
@@ -55,12 +56,14 @@ async def move_archive(
         client: The cluster.
         source: The destination where the archive was. It need not be there any more.
         target: The destination where it is now: a directory, or a URL that ``pyarrow.fs`` knows.
-        accept_destination: The target is the right place although the marker was not copied; make a new one.
+        accept_destination: The target is the right place although the marker was not copied; make a new
+            marker if the files are there.
         on_step: Called with each step when it is done.
 
     Returns:
         A ``moved`` step for each file. Or a ``failed`` step for each file that is not at the target or is
-        damaged there; then the archive was not moved, or only in part if a job made the file meanwhile.
+        damaged there; then nothing was changed. If a job made the file meanwhile, the archive was moved:
+        bring that file over, too, and run it again.
 
     Raises:
         InvalidArgument: There is no archive at ``source``, ``target`` holds another archive, or ``target``
@@ -88,7 +91,7 @@ async def move_archive(
                 steps.tell(step)
         if steps:
             return steps
-        if mover.is_switched and not records:
+        if mover.is_switched:
             break
         await mover.switch()
     for record, version in await mover.records():
@@ -119,6 +122,8 @@ class _Mover:
         self._markers = Markers(client, cluster)
         self._places = DestinationRegistry(client.store)
         self._archives = ArchiveRegistry(client.store)
+        self._is_marker_missing = False
+        """Whether ``switch`` has to make a marker at the new place."""
         self.is_switched = False
         """Whether the new place has the id now."""
 
@@ -135,32 +140,50 @@ class _Mover:
         self._new = await self._places.find(self._to)
         old, new = self._old and self._old[0], self._new and self._new[0]
         if old is None:
-            raise InvalidArgument(f"there is no archive of this cluster at {self._source}")
+            known = ", ".join(
+                each.url or each.where for each in await self._places.all() if not each.moved_to
+            )
+            raise InvalidArgument(
+                f"there is no archive of this cluster at {self._source}; known archives: {known or 'none'}"
+            )
+        token = self._client.environment.new_token()
+        place = attrs.evolve(
+            old,
+            where=self._to,
+            id=old.id or token[:DESTINATION_ID_BYTES],
+            url=self._destination.url,
+            moved_to="",
+        )
         if self._from != self._to and new is not None and not new.moved_to:
             if not old.moved_to or new.id != old.id:
                 raise InvalidArgument(f"{self._destination.url} holds another archive of this cluster")
-            self.is_switched = True  # An earlier run came as far as this.
+            place = attrs.evolve(new, url=self._destination.url)
+            self.is_switched = place == new  # An earlier run came as far as this.
         elif old.moved_to:
             raise InvalidArgument(f"the archive was moved from here to {old.moved_to}: name that place")
-        token = self._client.environment.new_token()
-        self._place = ArchiveDestination(
-            where=self._to,
-            marker=old.marker,
-            made_ms=old.made_ms,
-            id=old.id or token[:DESTINATION_ID_BYTES],
-            url=self._destination.url,
-        )
+        self._place = place
 
     async def check_marker(self, *, accept: bool) -> None:
-        """Check that the new place has the marker of the archive. With ``accept``, make it if it is missing.
+        """Check that the new place has the marker of the archive.
+
+        Args:
+            accept: If it is missing, ``switch`` makes another one. The old id then vouches for nothing.
 
         Raises:
             ArchiveUnavailable: It is missing, and ``accept`` is not set; or the file system failed.
         """
-        if not await self._markers.is_marked(self._destination, self._place):
+        try:
+            if await self._markers.is_marked(self._destination, self._place):
+                return
+        except ArchiveUnavailable:
             if not accept:
-                raise self._markers.refusal(self._destination, self._destination.url, self._place)
-            await self._markers.mark(self._destination, self._place.marker)
+                raise
+        if not accept:
+            raise self._markers.refusal(self._destination, self._destination.url, self._place)
+        environment = self._client.environment
+        marker = environment.new_token()[:MARKER_BYTES]
+        self._place = attrs.evolve(self._place, marker=marker, made_ms=environment.now_ms())
+        self._is_marker_missing, self.is_switched = True, False
 
     async def records(self) -> list[tuple[ArchivedFile, int]]:
         """Return the records of the archive's files, with their versions."""
@@ -194,6 +217,8 @@ class _Mover:
     async def switch(self) -> None:
         """Give the id of the archive to the new place, in one transaction."""
         assert self._old is not None
+        if self._is_marker_missing:
+            await self._markers.mark(self._destination, self._place.marker)
         old, old_version = self._old
         operations: list[Operation] = []
         if self._from != self._to:
@@ -208,7 +233,9 @@ class _Mover:
             except CONFLICTS:
                 found = await self._places.find(self._to)
                 if not is_unsure or found is None or found[0] != self._place:
-                    raise InvalidArgument("another job changed it meanwhile: run it again") from None
+                    raise InvalidArgument(
+                        f"another job changed what is known of {self._from} or {self._to}: run it again"
+                    ) from None
 
         await settle(self._client.store, write, what=f"the move to {self._place.url}")
         self._client.environment.mark("archive: moved")
