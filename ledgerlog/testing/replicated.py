@@ -24,6 +24,7 @@ from collections.abc import Iterable
 import trio
 
 from ledgerlog.cluster import Cluster
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.machine import StateMachine
@@ -114,7 +115,7 @@ class ReplicatedCounters(Counters):
         Raises:
             ReplicaStopped: It has stopped.
         """
-        async with trio.open_nursery() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(self._listen, replica)
             nursery.start_soon(self._read_again_and_again, replica)
             while True:

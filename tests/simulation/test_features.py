@@ -10,6 +10,8 @@ import attrs
 import pytest
 
 from bookie.server.budget import ByteBudget
+from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.testing import features
 from ledgerlog.testing.features import (
     ARCHIVE,
@@ -155,3 +157,14 @@ def test_a_checksum_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatc
 def test_a_bookie_that_keeps_what_it_held_for_a_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByteBudget, "give", lambda self, count: None)
     assert violation_of_some_seed(GREEDY).startswith(("GivenBack", "Convergence"))
+
+
+def test_a_greedy_peer_whose_add_fails_is_counted_and_fails_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(self: LedgerWriter, payload: bytes) -> int:
+        raise NotEnoughBookies("planted")
+
+    monkeypatch.setattr(LedgerWriter, "append", fail)
+    report = run_seed(1, size=Size.SMALL, features=(GREEDY,), people=False)
+    assert report.failure is None or "planted" not in str(report.failure)
+    assert report.counts["greedy: floods"]
+    assert report.counts["greedy connections cut off"]
