@@ -13,6 +13,7 @@ import enum
 
 import attrs
 
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LEDGER_KEY_BYTES
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import BookieId, check_bookie_id
@@ -222,7 +223,10 @@ def _support(fields: Fields) -> ProtocolSupport:
 
 
 def _fields(data: bytes, what: str, bookie_id: BookieId) -> Fields:
-    check_bookie_id(bookie_id)
+    try:
+        check_bookie_id(bookie_id)
+    except InvalidArgument as cause:
+        raise MetadataCorrupt(f"{what}: {cause}") from cause
     fields = decode_record_untrusted(data, what, MetadataCorrupt)
     fields.format(_FORMAT)
     if fields.get("id", str) != bookie_id:
