@@ -402,6 +402,12 @@ failed."""
 
 AUDIT_SETTLE_S_MAX = 3600.0
 
+AUDIT_SHARE = 0.5
+AUDIT_SHARE_MIN = 0.01
+"""A task of an audit of all copies uses at most the first part of the time of each bookie. An option may say
+another part, down to the second: then a bookie that answers within its time limit gets a request in an hour,
+at least."""
+
 APPEND_DEADLINE_S = 20.0
 """An append that has not reached its ack quorum after this time fails, and the ledger ends."""
 
@@ -524,6 +530,8 @@ assert PARTY_LOOKS < PRINCIPAL_LOOKS < BOOKIE_LOOKS
 assert 4 * REACH_LOOK_S < REACH_ASK_S <= REACH_LOST_S / 2 < REACH_LOST_S < ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert REFUSED_S < APPEND_DEADLINE_S
 assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
+assert AUDIT_SHARE_MIN < AUDIT_SHARE < 1
+assert SCRUB_TIMEOUT_S / AUDIT_SHARE_MIN <= 3600.0
 assert ARCHIVE_REQUEST_ATTEMPTS * ARCHIVE_REQUEST_TIMEOUT_S < ARCHIVE_READ_TIMEOUT_S
 assert ACCESS_LOOK_S < ADD_TIMEOUT_S / 2
 assert ACCESS_LOOK_S < REQUEST_TIMEOUT_S / 2

@@ -12,6 +12,7 @@ ledger in the log's list.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
@@ -123,23 +124,41 @@ class ArchiveRegistry:
 
         Nodes with other names are skipped.
         """
-        found = []
-        for component in await self._store.children(archives_path(incarnation)):
-            with contextlib.suppress(ValueError):
-                found.append(archived_ledger_of(incarnation, component))
-        return sorted(found)
+        return [ledger_id for _, ledger_id in (await self.survey((incarnation,)))[0]]
+
+    async def survey(
+        self, incarnations: Collection[int] | None = None
+    ) -> tuple[list[tuple[int, int]], list[str]]:
+        """List the records of archived files, even if they do not decode.
+
+        Args:
+            incarnations: The logs; None: all that have archived ledgers, deleted logs included.
+
+        Returns:
+            The incarnation and the ledger of each record, sorted; and what is wrong with each node that is no
+            such record's.
+        """
+        strays: list[str] = []
+        if incarnations is None:
+            incarnations = set[int]()
+            for component in await self._store.children(ARCHIVES):
+                try:
+                    incarnations.add(incarnation_of(component))
+                except ValueError as cause:
+                    strays.append(f"{ARCHIVES}/{component}: {cause}")
+        found: list[tuple[int, int]] = []
+        for incarnation in sorted(incarnations):
+            for component in await self._store.children(archives_path(incarnation)):
+                try:
+                    found.append((incarnation, archived_ledger_of(incarnation, component)))
+                except ValueError as cause:
+                    strays.append(f"{archives_path(incarnation)}/{component}: {cause}")
+        return sorted(found), strays
 
     async def incarnations(self) -> list[int]:
         """Return the logs that have archived ledgers, deleted logs included."""
-        found = []
-        for component in await self._store.children(ARCHIVES):
-            try:
-                incarnation = incarnation_of(component)
-            except ValueError:
-                continue
-            if await self._store.children(archives_path(incarnation)):
-                found.append(incarnation)
-        return found
+        records, _ = await self.survey()
+        return sorted({incarnation for incarnation, _ in records})
 
     async def of_ledger(self, ledger_id: int) -> ArchivedFile | None:
         """Return the record of the file that holds a ledger of any log; None if there is none."""

@@ -33,12 +33,23 @@ _ROWS_SHOWN = 1000
 )
 @click.option("--logs", help="Check only the ledgers of these logs, separated by commas.")
 @click.option("--ledgers", help="Check only these ledgers, separated by commas.")
+@click.option(
+    "--bookie-share",
+    help="The part of the time of each bookie that one task uses at most, from 0.01 to 1.  [default: 0.5]",
+)
 @click.option("--mark", is_flag=True, help="Make repair tasks for auto-recovery from the findings.")
 @click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 @uri_option
 @json_option
 def spark_audit(
-    mode: str, logs: str | None, ledgers: str | None, mark: bool, master: str, uri: str, as_json: bool
+    mode: str,
+    logs: str | None,
+    ledgers: str | None,
+    bookie_share: str | None,
+    mark: bool,
+    master: str,
+    uri: str,
+    as_json: bool,
 ) -> None:
     """Check every copy of every ledger.
 
@@ -54,6 +65,8 @@ def spark_audit(
         given["logs"] = logs
     if ledgers is not None:
         given["ledgers"] = ledgers
+    if bookie_share is not None:
+        given["bookieShare"] = bookie_share
     # Report wrong options before Spark starts.
     parse_audit_options({"uri": uri, **given})
     check_there(uri)

@@ -206,17 +206,30 @@ class LedgerRegistry:
             MetadataCorrupt: A node below ``ledgers`` is not a ledger's. The error names its path.
             MetadataUnavailable: The store cannot be reached.
         """
+        found, strays = await self.survey()
+        if strays:
+            raise MetadataCorrupt(strays[0])
+        return [*found]
+
+    async def survey(self) -> tuple[Sequence[int], Sequence[str]]:
+        """List all ledgers, in ascending order, and what is wrong with each node that is not a ledger's.
+
+        The list is always complete: otherwise this raises.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
         # Without the sync, a lagging replica of the store could leave out the newest ledgers (D27.4).
         await self._store.sync()
-        found: list[int] = []
+        found, strays = list[int](), list[str]()
         for high in await self._store.children(LEDGERS):
             for middle in await self._store.children(f"{LEDGERS}/{high}"):
                 for low in await self._store.children(f"{LEDGERS}/{high}/{middle}"):
                     try:
                         found.append(ledger_id_of(high, middle, low))
                     except ValueError as cause:
-                        raise MetadataCorrupt(f"{LEDGERS}/{high}/{middle}/{low}: {cause}") from cause
-        return sorted(found)
+                        strays.append(f"{LEDGERS}/{high}/{middle}/{low}: {cause}")
+        return sorted(found), strays
 
     async def newest(self, count: int, *, below: int | None = None) -> tuple[int, ...]:
         """List the highest ids of ledgers, highest first.

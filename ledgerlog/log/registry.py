@@ -18,7 +18,7 @@ made for (``ledger_labels``).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from ledgerlog.errors import (
     IncompatibleVersion,
@@ -322,6 +322,17 @@ class LogRegistry:
         await self._store.sync()  # A replica of the store that lags behind would leave out the newest logs.
         names = (log_name_of(component) for component in await self._store.children(LOG_NAMES))
         return sorted(name for name in names if name.startswith(prefix))
+
+    async def records(self) -> tuple[Sequence[int], Sequence[str]]:
+        """Return the incarnations of all logs that have a record, sorted, and what is wrong with each node
+        below ``log`` that is no log's. If a replica of the store lags, the newest logs may be missing."""
+        found, strays = list[int](), list[str]()
+        for component in await self._store.children(LOG_RECORDS):
+            try:
+                found.append(log_record_of(component))
+            except ValueError as cause:
+                strays.append(f"{LOG_RECORDS}/{component}: {cause}")
+        return sorted(found), strays
 
 
 def _encode_name(name: str, incarnation: int) -> bytes:

@@ -11,32 +11,55 @@ that the task's report fits the metadata at that time. Plans therefore contain n
 **The weight of a ledger** is the number of copies to check, plus a fixed cost for each ledger. With
 ``scrub``, bookies have to read their entries. Then the ledger's bytes count too, if the log's list says how
 many bytes the ledger has.
+
+**A plan reads little.** It lists the ids of all ledgers, but it reads the metadata of ``_WEIGHED`` of them at
+most. If there are more, each of these stands for its neighbours: ledgers with close ids were often written at
+the same time. Reading is the work of the tasks, which are many processes. A wrong weight only makes a task
+longer or shorter than others. Archived files are weighed in the same way.
+
+**Damage** does not end a plan. If a node is where a record should be, and its name is no record's, the plan
+has a ``Stray``, and a task reports it. A log's record must be named by the log: for each record that no name
+leads to, a task looks for the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
 
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.errors import LedgerNotFound, LogNotFound
+from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.copies import replicas_of
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import KIB
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.model.layout import ARCHIVES, LEDGERS, LOG_RECORDS
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.spark.options import AuditOptions
 
-__all__ = ["AuditPart", "ListedFile", "ListedLedger", "ListedLog", "pack_ledgers", "plan_audit"]
+__all__ = [
+    "AuditPart",
+    "ListedFile",
+    "ListedLedger",
+    "ListedLog",
+    "Stray",
+    "pack_ledgers",
+    "plan_audit",
+]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _READS_AT_ONCE = 32
 """How many requests the planner sends to the metadata store at once."""
+
+_WEIGHED = 4096
+"""At most this many ledgers, and this many files, are read to weigh all of them."""
 
 _LEDGER_WEIGHT = 1000
 """The fixed weight of a ledger, besides its copies. A copy has weight 1."""
@@ -77,6 +100,16 @@ class ListedFile:
     """The name of the log; None if it is not known."""
 
 
+@attrs.frozen
+class Stray:
+    """A node that is no record's, at a place of the metadata tree where records are."""
+
+    root: str
+    """The root of these records: a constant of ``model.layout``."""
+    why: str
+    """The path, and what is wrong with its name."""
+
+
 @attrs.frozen(kw_only=True)
 class AuditPart:
     """What one task checks. All of it can be sent to another process."""
@@ -91,12 +124,18 @@ class AuditPart:
     """The logs."""
     files: tuple[ListedFile, ...] = ()
     """The archived files."""
+    log_records: tuple[int, ...] = ()
+    """Incarnations of logs that have a record, but no name that can be read."""
+    strays: tuple[Stray, ...] = ()
+    """Nodes to report."""
     scrub: bool
     """Whether bookies read their entries, and whole files are read."""
     summary: bool
     """Whether to add rows about sound copies, logs and files."""
     settle_s: float
     """Check each finding again after this many seconds."""
+    bookie_share: float
+    """A task uses at most this part of the time of each bookie; see ``concurrency.pace.TimeShare``."""
 
 
 async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditPart]:
@@ -111,50 +150,59 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
         LedgerNotFound: A ledger that the options name does not exist and is in no archive.
         MetadataUnavailable: The metadata store did not answer.
     """
-    names = options.logs or await LogRegistry(client.store, client.environment).list("")
+    logs_registry = LogRegistry(client.store, client.environment)
+    names = options.logs or await logs_registry.list("")
     logs = await _listed(client, names, must_exist=bool(options.logs))
-    listed, byte_lengths = logs.listed, logs.byte_lengths
-    files = await _files(client, options, logs.incarnations)
+    everything = not options.logs and not options.ledgers
+    files, strays = await _files(client, options, logs.incarnations)
+    log_records: list[int] = []
+    if everything:
+        records, others = await logs_registry.records()
+        log_records = sorted(set(records).difference(logs.incarnations.values()))
+        strays += [Stray(LOG_RECORDS, why) for why in others]
     archived = {ledger_id for _, _, holds in files for ledger_id in holds}
     registry = LedgerRegistry(client.store, client.environment)
-    if options.logs:
-        wanted: Collection[int] = sorted(listed)
-    else:
-        wanted = options.ledgers or sorted({*await registry.list(), *listed})
-    weights: dict[int, int] = {}
+    wanted: Collection[int] = options.ledgers or sorted(logs.listed)
+    if everything:
+        ledger_ids, others = await registry.survey()
+        wanted = sorted({*ledger_ids, *logs.listed})
+        strays += [Stray(LEDGERS, why) for why in others]
 
-    async def weigh(ledger_id: int) -> None:
+    async def look(ledger_id: int) -> tuple[int, int]:
+        """Return how many copies there are in all, and of each entry."""
         try:
             found = await registry.find(ledger_id)
         except MetadataCorrupt:
-            weights[ledger_id] = _LEDGER_WEIGHT  # The task reports the damage in a row.
-            return
+            return 0, 1  # The task reports the damage in a row.
         if found is not None:
-            read = byte_lengths.get(ledger_id, 0) * found[0].replication.write_quorum if options.scrub else 0
-            weights[ledger_id] = _LEDGER_WEIGHT + max(replicas_of(found[0]), read // _REPLICA_BYTES)
-        elif ledger_id in listed:
-            weights[ledger_id] = _LEDGER_WEIGHT  # Archived, or lost; the task finds out which.
-        elif ledger_id in options.ledgers and ledger_id not in archived:
+            return replicas_of(found[0]), found[0].replication.write_quorum
+        if ledger_id in options.ledgers and ledger_id not in logs.listed and ledger_id not in archived:
             raise LedgerNotFound(ledger_id)
+        return 0, 1  # Archived, lost or deleted; the task finds out which.
+
+    def weight(ledger_id: int, copies: int, write_quorum: int) -> int:
+        read = logs.byte_lengths.get(ledger_id, 0) * write_quorum if options.scrub else 0
+        return _LEDGER_WEIGHT + max(copies, read // _REPLICA_BYTES)
 
     def ledger(ledger_id: int) -> ListedLedger:
-        names = listed.get(ledger_id)
+        names = logs.listed.get(ledger_id)
         if names is None:
             return ListedLedger(ledger_id, None)
         return ListedLedger(ledger_id, ",".join(names), tuple(logs.incarnations[name] for name in names))
 
-    await gather_each(wanted, weigh, at_once=_READS_AT_ONCE)
+    looks = await _look_at_some(wanted, look, at_most=len(wanted) if options.ledgers else _WEIGHED)
     empty = AuditPart(
         uri=options.uri,
         cluster=client.store.cluster,
         scrub=options.scrub,
         summary=options.summary,
         settle_s=options.settle_s,
+        bookie_share=options.bookie_share,
     )
     parts = [
         attrs.evolve(empty, ledgers=tuple(map(ledger, part)))
         for part in pack_ledgers(
-            [(ledger_id, weights[ledger_id]) for ledger_id in wanted if ledger_id in weights],
+            [(ledger_id, weight(ledger_id, *seen)) for ledger_id, seen in zip(wanted, looks, strict=True)],
             weight_max=options.replicas_per_partition,
             min_parts=options.min_partitions,
         )
@@ -166,13 +214,42 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
             weight_max=options.replicas_per_partition,
         )
     ]
-    if options.ledgers or not names:
-        return parts
-    parts = parts or [empty]
-    return [
-        attrs.evolve(part, logs=tuple(map(ListedLog, names[at :: len(parts)])))
-        for at, part in enumerate(parts)
-    ]
+    if not options.ledgers and names:
+        parts = parts or [empty]
+        parts = [
+            attrs.evolve(part, logs=tuple(map(ListedLog, names[at :: len(parts)])))
+            for at, part in enumerate(parts)
+        ]
+    if strays or log_records:
+        first, *others_parts = parts or [empty]
+        parts = [
+            attrs.evolve(first, strays=tuple(strays), log_records=tuple(log_records)),
+            *others_parts,
+        ]
+    return parts
+
+
+async def _look_at_some(
+    items: Collection[T], look: Callable[[T], Awaitable[V]], *, at_most: int = _WEIGHED
+) -> list[V]:
+    """Look at ``at_most`` items, spread over all of them. Return for each item what was seen at the item
+    itself, or at one of its neighbours."""
+    if not items:
+        return []
+    width = -(-len(items) // at_most)
+    in_order = list(items)
+    groups = [in_order[start : start + width] for start in range(0, len(in_order), width)]
+    # The one that is looked at has no fixed place in its group. Otherwise, if several logs get ledgers in
+    # turn, all of these could be ledgers of the same log.
+    dice = random.Random(0)
+    chosen = [dice.randrange(len(group)) for group in groups]
+    seen: dict[int, V] = {}
+
+    async def look_at(number: int) -> None:
+        seen[number] = await look(groups[number][chosen[number]])
+
+    await gather_each(range(len(groups)), look_at, at_once=_READS_AT_ONCE)
+    return [seen[number] for number, group in enumerate(groups) for _ in group]
 
 
 @attrs.frozen
@@ -203,7 +280,7 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
             if incarnation is not None:
                 logs.incarnations[name] = incarnation
                 metadata, _ = await registry.read(incarnation, fresh=False)
-        except MetadataCorrupt:
+        except (MetadataCorrupt, InvalidArgument):
             return  # The task that looks at the log reports it in a row.
         if metadata is not None:
             for segment in metadata.segments:
@@ -221,35 +298,36 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
 
 async def _files(
     client: LedgerClient, options: AuditOptions, incarnations: Mapping[str, int]
-) -> list[tuple[ListedFile, int, tuple[int, ...]]]:
-    """Return archived files, the weight of each, and the ledgers that it holds.
+) -> tuple[list[tuple[ListedFile, int, tuple[int, ...]]], list[Stray]]:
+    """Return archived files, the weight of each, and, if the options name ledgers, the ledgers that it holds;
+    and strays among the records of files.
 
     If the options name logs or ledgers, return only the files of these logs or ledgers.
     """
     registry = ArchiveRegistry(client.store)
     names = {incarnation: name for name, incarnation in incarnations.items()}
-    found: list[tuple[ListedFile, int, tuple[int, ...]]] = []
+    records, strays = await registry.survey(sorted(names) if options.logs else None)
 
-    async def look(incarnation: int) -> None:
-        for ledger_id in await registry.ledgers(incarnation):
-            weight, holds = _LEDGER_WEIGHT, tuple[int, ...]((ledger_id,))
-            try:
-                read = await registry.find(incarnation, ledger_id)
-            except MetadataCorrupt:
-                pass  # The task reports it in a row.
-            else:
-                if read is None:
-                    continue
-                holds = tuple(ledger.ledger_id for ledger in read[0].ledgers)
-                if options.scrub:
-                    weight += read[0].file_bytes // _REPLICA_BYTES
-            if not options.ledgers or not set(holds).isdisjoint(options.ledgers):
-                found.append((ListedFile(incarnation, ledger_id, names.get(incarnation)), weight, holds))
+    async def look(at: tuple[int, int]) -> tuple[int, tuple[int, ...]]:
+        """Return the weight of a file, and the ledgers that it holds; none if it is gone."""
+        if not options.scrub and not options.ledgers:
+            return _LEDGER_WEIGHT, ()
+        try:
+            read = await registry.find(*at)
+        except MetadataCorrupt:
+            return _LEDGER_WEIGHT, at[1:]  # The task reports it in a row.
+        if read is None:
+            return _LEDGER_WEIGHT, ()
+        weight = _LEDGER_WEIGHT + (read[0].file_bytes // _REPLICA_BYTES if options.scrub else 0)
+        return weight, tuple(ledger.ledger_id for ledger in read[0].ledgers)
 
-    await gather_each(
-        sorted(names) if options.logs else await registry.incarnations(), look, at_once=_READS_AT_ONCE
-    )
-    return sorted(found, key=lambda each: (each[0].incarnation, each[0].ledger_id))
+    looks = await _look_at_some(records, look, at_most=len(records) if options.ledgers else _WEIGHED)
+    files = [
+        (ListedFile(*at, names.get(at[0])), weight, holds)
+        for at, (weight, holds) in zip(records, looks, strict=True)
+        if not options.ledgers or not set(holds).isdisjoint(options.ledgers)
+    ]
+    return files, [] if options.ledgers else [Stray(ARCHIVES, why) for why in strays]
 
 
 def pack_ledgers(

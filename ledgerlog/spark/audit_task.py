@@ -27,12 +27,20 @@ The offsets in the file, in its record and in the log's list must be the same. A
 job deletes a file after the log's list has dropped the file's ledgers. So if the task finds a fault, it reads
 the list afterwards, and reports no fault if the list has dropped the ledger.
 
+**A record that does not decode**, or a node that is no record's at a place where records are, is a row. Such
+a record does not end the task.
+
+**A busy bookie** is asked less often. A task sends a bookie one request at a time, and then leaves it alone
+for a while: the longer the answer took, the longer (``concurrency.pace.TimeShare``). If the bookie says
+TOO_MANY_REQUESTS, the connection asks again after a pause, and the time until the answer counts.
+
 The audit writes nothing, fences nothing and repairs nothing.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -45,7 +53,14 @@ from ledgerlog.archive.reader import check_archive, check_end
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.concurrency.nurseries import background
-from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable, LedgerLogError
+from ledgerlog.concurrency.pace import TimeShare
+from ledgerlog.errors import (
+    ArchiveCorrupt,
+    ArchiveSupportMissing,
+    ArchiveUnavailable,
+    InvalidArgument,
+    LedgerLogError,
+)
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.copies import ask_copies, carry_out
 from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk
@@ -55,6 +70,7 @@ from ledgerlog.limits import SCRUB_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import ARCHIVES, LEDGERS, LOG_RECORDS, log_name_path, log_record_path
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.redact import redact
@@ -93,11 +109,13 @@ _ROWS_AT_ONCE = 8192
 CHECKED = "checked"
 """The kind of a row that says how many copies of a ledger on a bookie were checked."""
 METADATA = "metadata"
-"""The kind of a row about a ledger with unreadable metadata. None of its copies can be checked."""
+"""The kind of a row about a ledger with unreadable metadata, or about a node below ``ledgers`` that is no
+ledger's. No copies of it can be checked."""
 LOST = "lost"
 """The kind of a row about a ledger that a log lists, but that has neither metadata nor a file."""
 LOG = "log"
-"""The kind of a row about a log with an unreadable record. The ledgers that it lists are not known."""
+"""The kind of a row about a log with an unreadable name or record, or a record without a name. The ledgers
+that it lists are not known."""
 ARCHIVE = "archive"
 """The kind of a row about an unreadable record of an archived file."""
 FILE_MISSING = "file_missing"
@@ -113,6 +131,8 @@ CHECKED_FILE = "checked_file"
 SOUND = frozenset((CHECKED, CHECKED_LOG, CHECKED_FILE))
 """The kinds of rows that report no fault."""
 
+_KIND_OF_STRAYS = {LEDGERS: METADATA, LOG_RECORDS: LOG, ARCHIVES: ARCHIVE}
+
 
 @attrs.frozen(kw_only=True)
 class AuditRow:
@@ -121,7 +141,7 @@ class AuditRow:
     log: str | None
     """The logs that list the ledger, separated by commas; None if no log lists it."""
     ledger_id: int | None
-    """The ledger; None in a row about a log."""
+    """The ledger; None in a row about a log, or about a node that is no record's."""
     bookie: str | None = None
     """The bookie that has the copies, or should have them."""
     first_entry: int | None = None
@@ -201,6 +221,7 @@ class _Audit:
         self._logs = LogRegistry(client.store, client.environment)
         self._archives = ArchiveRegistry(client.store)
         self._silent_until: dict[BookieId, float] = {}
+        self._shares: dict[BookieId, TimeShare] = defaultdict(partial(TimeShare, part.bookie_share))
 
     async def run(self) -> None:
         """Check everything. Send rows, and at the end None or the error."""
@@ -226,6 +247,10 @@ class _Audit:
             if not await self._is_clean_file(file):
                 doubtful_files.append(file)
 
+        for stray in self._part.strays:
+            kind = _KIND_OF_STRAYS[stray.root]
+            await self._send.send([AuditRow(log=None, ledger_id=None, kind=kind, why=stray.why)])
+        await self._for_each(self._part.log_records, self._report_log_record)
         await self._for_each(self._part.logs, self._report_log)
         await self._for_each(self._part.ledgers, first)
         await self._for_each(self._part.files, first_of_file)
@@ -303,12 +328,32 @@ class _Audit:
             incarnation = await self._logs.find(log.name)
             if incarnation is None or (await self._logs.read(incarnation, fresh=False))[0] is None:
                 return  # It was deleted.
-        except MetadataCorrupt as damage:
-            logger.error("log=%s cannot be checked: %s", log.name, damage)
-            await self._send.send([AuditRow(log=log.name, ledger_id=None, kind=LOG, why=str(damage))])
+        except (MetadataCorrupt, InvalidArgument) as damage:
+            await self._report_damaged_log(log.name, damage)
             return
         if self._part.summary:
             await self._send.send([AuditRow(log=log.name, ledger_id=None, kind=CHECKED_LOG)])
+
+    async def _report_log_record(self, incarnation: int) -> None:
+        """Report a record of a log to which no name leads."""
+        try:
+            metadata, _ = await self._logs.read(incarnation, fresh=False)
+        except MetadataCorrupt as damage:
+            await self._report_damaged_log(None, damage)
+            return
+        if metadata is None:
+            return  # The log was deleted.
+        try:
+            named = await self._logs.find(metadata.name)
+        except MetadataCorrupt:
+            return  # The check of the name reports it.
+        if named != incarnation:
+            why = f"{log_name_path(metadata.name)} should name {log_record_path(incarnation)}, and does not"
+            await self._report_damaged_log(metadata.name, why)
+
+    async def _report_damaged_log(self, name: str | None, damage: object) -> None:
+        logger.error("log=%s cannot be checked: %s", name, damage)
+        await self._send.send([AuditRow(log=name, ledger_id=None, kind=LOG, why=str(damage))])
 
     async def _read_log(self, incarnation: int) -> tuple[LogMetadata | None, bool]:
         """Return the current record of a log, and whether it can be read.
@@ -412,14 +457,21 @@ class _Audit:
 
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
         """Ask a bookie. None if it does not answer, or if it failed to answer less than a minute ago."""
-        if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
-            return None
-        connection = self._client.pool.connection(ask.bookie)
-        # Audits are not urgent, so use the long time limit of a scrub.
-        answer = await ask_copies(connection, ledger_id, ask, timeout_s=SCRUB_TIMEOUT_S)
-        if answer is None:
-            self._silent_until[ask.bookie] = trio.current_time() + _SILENT_S
-        return answer
+        share = self._shares[ask.bookie]
+        async with share.turn():
+            if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
+                return None
+            await share.rest()
+            begun = trio.current_time()
+            connection = self._client.pool.connection(ask.bookie)
+            # Audits are not urgent, so use the long time limit of a scrub.
+            answer = await ask_copies(connection, ledger_id, ask, timeout_s=SCRUB_TIMEOUT_S)
+            now = trio.current_time()
+            if answer is None:
+                self._silent_until[ask.bookie] = now + _SILENT_S
+            else:
+                share.on_worked(now - begun, now)
+            return answer
 
 
 def _row(ledger: ListedLedger, fault: CopyFault) -> AuditRow:

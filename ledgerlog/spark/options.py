@@ -19,7 +19,7 @@ from typing import Literal
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import AUDIT_SETTLE_S, AUDIT_SETTLE_S_MAX, MIB
+from ledgerlog.limits import AUDIT_SETTLE_S, AUDIT_SETTLE_S_MAX, AUDIT_SHARE, AUDIT_SHARE_MIN, MIB
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.model.attach import check_splicer
 from ledgerlog.model.cursor import check_cursor_name
@@ -98,6 +98,7 @@ _AUDIT = (
     "minPartitions",
     "replicasPerPartition",
     "settleSeconds",
+    "bookieShare",
 )
 
 _KAFKA_BOUNDS: dict[int, Literal["earliest", "latest"]] = {-2: EARLIEST, -1: LATEST}
@@ -316,6 +317,8 @@ class AuditOptions:
     """About the most copies that a task checks."""
     settle_s: float
     """Check each finding again after this many seconds."""
+    bookie_share: float
+    """A task uses at most this part of the time of each bookie."""
 
 
 def parse_audit_options(options: Mapping[str, str]) -> AuditOptions:
@@ -355,20 +358,25 @@ def parse_audit_options(options: Mapping[str, str]) -> AuditOptions:
         summary=_flag(given, "summary", False),
         min_partitions=_count(given, "minPartitions") or 1,
         replicas_per_partition=_count(given, "replicasPerPartition") or PARTITION_REPLICAS,
-        settle_s=_seconds(given, "settleSeconds", AUDIT_SETTLE_S),
+        settle_s=_decimal(
+            given, "settleSeconds", "a number of seconds", AUDIT_SETTLE_S, low=0, high=AUDIT_SETTLE_S_MAX
+        ),
+        bookie_share=_decimal(given, "bookieShare", "a number", AUDIT_SHARE, low=AUDIT_SHARE_MIN, high=1),
     )
 
 
-def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+def _decimal(
+    given: Mapping[str, str], name: str, what: str, default: float, *, low: float, high: float
+) -> float:
     text = given.get(name)
     if text is None:
         return default
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value <= AUDIT_SETTLE_S_MAX:  # NaN fails this test too.
-        raise InvalidArgument(f"{name} is a number of seconds from 0 to {AUDIT_SETTLE_S_MAX:g}, not {text!r}")
+        value = low - 1
+    if not low <= value <= high:  # NaN fails this test too.
+        raise InvalidArgument(f"{name} is {what} from {low:g} to {high:g}, not {text!r}")
     return value
 
 

@@ -11,10 +11,133 @@ _TEST_FIVE = (
 )
 _TEST_BOOKIES = "tests/spark/test_audit_of_bookies.py"
 _TEST_VERDICTS = "tests/spark/test_audit_verdicts.py"
+_TEST_DAMAGE = "tests/spark/test_audit_damage.py"
+_TEST_PACE = "tests/spark/test_audit_pace.py"
+_TEST_PLAN = "tests/spark/test_audit_plan.py"
 _TEST_SCRUB = "tests/storage/test_scrub_request.py"
 _RULE = "rule 24"
 
 MUTANTS = (
+    mutant(
+        "audit_ends_at_a_node_that_is_no_ledgers",
+        _RULE,
+        "plan_audit",
+        "await registry.survey()",
+        "(await registry.list(), ())",
+        f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_says_nothing_of_a_node_that_is_no_ledgers",
+        _RULE,
+        "LedgerRegistry.survey",
+        'strays.append(f"{LEDGERS}/{high}/{middle}/{low}: {cause}")',
+        "del cause",
+        f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_says_nothing_of_a_node_that_is_no_archives",
+        "A.6",
+        "ArchiveRegistry.survey",
+        'strays.append(f"{ARCHIVES}/{component}: {cause}")',
+        "del cause",
+        f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_ends_at_a_log_with_an_impossible_name",
+        _RULE,
+        "_Audit._report_log",
+        "(MetadataCorrupt, InvalidArgument)",
+        "MetadataCorrupt",
+        f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_does_not_plan_past_a_log_with_an_impossible_name",
+        _RULE,
+        "_listed.look",
+        "(MetadataCorrupt, InvalidArgument)",
+        "MetadataCorrupt",
+        f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_does_not_miss_the_name_of_a_log",
+        _RULE,
+        "plan_audit",
+        "sorted(set(records).difference(logs.incarnations.values()))",
+        "[]",
+        f"{_TEST_DAMAGE}::test_a_log_that_lost_its_name_is_a_row",
+    ),
+    mutant(
+        "bookie_with_an_impossible_id_keeps_everybody_out",
+        _RULE,
+        "ledgerlog.model.bookie:_fields",
+        "except InvalidArgument as cause:",
+        "except KeyError as cause:",
+        f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_does_not_pause",
+        _RULE,
+        "_Audit._answer",
+        "await share.rest()",
+        "",
+        f"{_TEST_PACE}::test_a_busy_bookie_gets_fewer_requests",
+    ),
+    mutant(
+        "audit_pauses_as_long_after_a_slow_answer_as_after_a_quick_one",
+        _RULE,
+        "TimeShare.on_worked",
+        "seconds * self._pause",
+        "0.1 * self._pause",
+        f"{_TEST_PACE}::test_a_busy_bookie_gets_fewer_requests",
+    ),
+    mutant(
+        "audit_asks_a_bookie_several_things_at_once",
+        _RULE,
+        "TimeShare.turn",
+        """
+        async with self._lock:
+            yield
+        """,
+        "yield",
+        f"{_TEST_PACE}::test_a_busy_bookie_gets_fewer_requests",
+    ),
+    mutant(
+        "audit_waits_for_a_silent_bookie_at_each_ledger",
+        _RULE,
+        "_Audit._answer",
+        """
+        if answer is None:
+            self._silent_until[ask.bookie] = now + _SILENT_S
+        else:
+            share.on_worked(now - begun, now)
+        """,
+        "share.on_worked(now - begun, now)",
+        f"{_TEST_PACE}::test_a_bookie_that_does_not_answer_keeps_the_task_once_and_not_at_each_ledger",
+    ),
+    mutant(
+        "audit_plan_reads_all_metadata",
+        _RULE,
+        "_look_at_some",
+        "-(-len(items) // at_most)",
+        "1",
+        f"{_TEST_PLAN}::test_a_plan_has_all_ledgers_and_reads_the_metadata_of_some",
+    ),
+    mutant(
+        "audit_plan_weighs_every_group_by_its_first_ledger",
+        _RULE,
+        "_look_at_some",
+        "dice.randrange(len(group))",
+        "0",
+        f"{_TEST_PLAN}::test_ledgers_of_several_logs_in_turn_are_weighed_by_more_than_one_of_the_logs",
+    ),
+    mutant(
+        "audit_plan_believes_in_ledgers_that_somebody_names",
+        _RULE,
+        "plan_audit",
+        "len(wanted) if options.ledgers else _WEIGHED",
+        "1",
+        f"{_TEST_PLAN}::test_a_plan_has_all_ledgers_and_reads_the_metadata_of_some",
+    ),
     mutant(
         "audit_takes_a_listed_ledger_without_metadata_for_deleted",
         _RULE,
