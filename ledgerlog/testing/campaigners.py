@@ -15,6 +15,7 @@ from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerLogError, LogSealed
 from ledgerlog.log.campaign import Campaign
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.attributes import Headers
 from ledgerlog.model.record import Ack
 from ledgerlog.testing.leaders import LOG, ContendingLeaders
 
@@ -35,8 +36,14 @@ class _Led:
     async def roll(self) -> None:
         await self._writer.roll()
 
-    async def append_many(self, datas: Sequence[bytes]) -> list[Ack]:
-        return await self._campaign.append_many(datas)
+    async def append_many(
+        self,
+        datas: Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> list[Ack]:
+        return await self._campaign.append_many(datas, keys=keys, headers=headers)
 
 
 class CampaigningLeaders(ContendingLeaders):

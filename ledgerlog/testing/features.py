@@ -11,9 +11,10 @@
     greedy          greedy peers (``greedy``)
     bits flipped on the way     links damage data
     bookie lost for good        a bookie goes and never comes back, so auto-recovery has to replace it
+    keys            records of the workload ``leaders`` have keys and headers
 
 They are drawn from a random stream of their own. So the swarm of a seed is the same with and without them,
-and so is its whole run if it draws none of them.
+and so is its whole run if it draws none of them. The last one came later, and has a stream of its own too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.swarm import Swarm
 
-__all__ = ["ARCHIVE", "FIRST_NUMBER", "GREEDY", "NAMES", "REPAIR", "REPLICAS", "UPKEEP", "Features"]
+__all__ = ["ARCHIVE", "FIRST_NUMBER", "GREEDY", "KEYS", "NAMES", "REPAIR", "REPLICAS", "UPKEEP", "Features"]
 
 REPAIR = "auto-recovery"
 REPLICAS = "replicas"
@@ -40,7 +41,9 @@ UPKEEP = "upkeep"
 ARCHIVE = "archive"
 GREEDY = "greedy"
 CAMPAIGNS = "campaigns"
-NAMES = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT_AT_REST, ARCHIVE, GREEDY, DAMAGED_LINK, LOST_FOR_GOOD)
+KEYS = "keys"
+_DRAWN_TOGETHER = (REPAIR, REPLICAS, CAMPAIGNS, UPKEEP, ROT_AT_REST, ARCHIVE, GREEDY, DAMAGED_LINK, LOST_FOR_GOOD)
+NAMES = (*_DRAWN_TOGETHER, KEYS)
 
 FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
@@ -82,16 +85,20 @@ class Features:
     """How many processes archive logs."""
     greedy: int = 0
     """How many greedy peers there are."""
+    keys: bool = False
+    """Records have keys and headers (``World.random_keys``)."""
 
     @classmethod
-    def draw(cls, random: Random, *, wanted: Collection[str] | None = None) -> Features:
+    def draw(cls, random: Random, of_keys: Random, *, wanted: Collection[str] | None = None) -> Features:
         """Draw the features.
 
         Args:
             random: The generator to draw from.
+            of_keys: The generator that says whether records have keys.
             wanted: The names of the features to have (``NAMES``). None: these are drawn, too.
         """
-        drawn = [name for name in NAMES if random.random() < SHARE]
+        drawn = [name for name in _DRAWN_TOGETHER if random.random() < SHARE]
+        drawn += [KEYS] if of_keys.random() < SHARE else []
         names = drawn if wanted is None else wanted
         is_alone, has_files = random.random() < ALONE_SHARE, random.random() < 0.5
         repairers, repair, upkeep = random.choice((1, 2, 2)), _draw_repair(random), _draw_upkeep(random)
@@ -110,6 +117,7 @@ class Features:
             faults_wanted=faults_wanted,
             archivers=archivers if ARCHIVE in names else 0,
             greedy=greedy if GREEDY in names else 0,
+            keys=KEYS in names,
         )
 
     @property
@@ -123,6 +131,7 @@ class Features:
             CAMPAIGNS: self.campaigns,
             ROT_AT_REST: self.rot,
             LOST_FOR_GOOD: self.loses_bookie,
+            KEYS: self.keys,
         }
         return [
             *(name for name, has_it in found.items() if has_it),

@@ -16,6 +16,7 @@ import trio
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import AppendUnknown, LedgerLogError, LogNotFound, LogSealed, Truncated
 from ledgerlog.log.log import Log
+from ledgerlog.model.attributes import Headers
 from ledgerlog.model.record import Ack, Record
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.log_history import LogHistory, judge
@@ -34,7 +35,13 @@ class Leads(Protocol):
 
     async def roll(self) -> None: ...
 
-    async def append_many(self, datas: Sequence[bytes]) -> list[Ack]: ...
+    async def append_many(
+        self,
+        datas: Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> list[Ack]: ...
 
 
 class ContendingLeaders:
@@ -121,9 +128,10 @@ class ContendingLeaders:
                 self._records += 1
                 name = b"%d.%d.%d " % (writer.epoch, task, self._records)
                 names.append(name.ljust(dice.randrange(len(name), len(name) + self._swarm.payload_max), b"x"))
+            keys, headers = self._draw_marks(names)
             call = history.on_send(names)
             try:
-                acks = await writer.append_many(names)
+                acks = await writer.append_many(names, keys=keys, headers=headers)
             except AppendUnknown:
                 self._counts["unknown"] += len(names)
                 continue
@@ -136,6 +144,24 @@ class ContendingLeaders:
             history.on_acks(call, acks)
             self._world.event("ack", acks[0].epoch, acks[0].offset, len(acks))
             self._counts["acked"] += len(acks)
+
+    def _draw_marks(
+        self, names: Sequence[bytes]
+    ) -> tuple[Sequence[bytes | None] | None, Sequence[Headers] | None]:
+        """Draw keys and headers for some of the records of a call, if the run has them."""
+        dice = self._world.random_keys
+        if dice is None:
+            return None, None
+        keys = [dice.choice((None, b"", b"a", b"b", dice.randbytes(40))) for _ in names]
+        headers = [
+            tuple((dice.choice("xyz"), dice.randbytes(dice.randrange(4))) for _ in range(count))
+            for count in dice.choices((0, 1, 3), k=len(names))
+        ]
+        for name, key, pairs in zip(names, keys, headers, strict=True):
+            if key is not None or pairs:
+                self.history.marks[name] = key, pairs
+                self._counts["records with keys"] += 1
+        return keys, headers
 
     # --- a reader -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ number of records, and checks:
 
 * Two complete reads are equal. Everything that a reader saw earlier is a part of them, without holes.
 * From the truncation on, offsets are dense. No record is in the log twice. Every record in the log was sent.
+* Each record has the key and the headers that it was sent with.
 * Every acknowledged record that was not truncated is in the log, at the offset of its Ack. If an append
   failed definitely, its record is not in the log. If the outcome is unknown, the record may or may not be
   there.
@@ -28,6 +29,7 @@ from typing import Any
 
 import attrs
 
+from ledgerlog.model.attributes import Headers
 from ledgerlog.model.record import Ack, Record
 from ledgerlog.testing.invariants import Violation
 
@@ -52,6 +54,8 @@ class LogHistory:
     """The actions of all users of a log, and the answers that they got."""
 
     calls: list[AppendCall] = attrs.Factory(list)
+    marks: dict[bytes, tuple[bytes | None, Headers]] = attrs.Factory(dict)
+    """The key and the headers of each record that was sent with some, by the record."""
     reads: list[list[Record]] = attrs.Factory(list)
     """The records that each reader saw, from the beginning of the log."""
     begun: dict[int, int] = attrs.Factory(dict)
@@ -163,6 +167,13 @@ def judge(
     for name in at:
         if name not in sent:
             raise Violation(f"{name!r} is in the log, but no user sent it")
+    for record in final:
+        wanted = history.marks.get(record.data, (None, ()))
+        if (record.key, record.headers) != wanted:
+            raise Violation(
+                f"{record.data!r} at offset {record.offset} has key and headers {record.key!r} and "
+                f"{record.headers}, and was sent with {wanted[0]!r} and {wanted[1]}"
+            )
     sent_at, answered_at = [0] * len(final), [0] * len(final)
     for call in history.calls:
         _judge_call(call, at, final, base)

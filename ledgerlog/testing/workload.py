@@ -127,7 +127,10 @@ class _Run:
         of_people = simulation.random("people")
         self.people = People.draw(of_people, self.swarm, wanted=people)
         of_features = simulation.random("features")
-        self.features = Features.draw(of_features, wanted=() if self.people.restores else features)
+        self.of_keys = simulation.random("keys")
+        self.features = Features.draw(
+            of_features, self.of_keys, wanted=() if self.people.restores else features
+        )
         self.features, self.swarm = self.features.fit(self.swarm, self.people)
         plan = sorted(
             (
@@ -207,6 +210,7 @@ class _Run:
                 self.counts,
                 careless=self.people.careless,
                 directory=self.directory if self.features.snapshot_files else None,
+                random_keys=self.of_keys if self.features.keys else None,
             )
             workloads = [WORKLOADS[name](world) for name in self.features.workloads_of(swarm)]
             for workload in workloads:

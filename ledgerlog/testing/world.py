@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Protocol
 
 import attrs
@@ -41,6 +42,8 @@ class World:
     directory: str | None = None
     """A directory of this machine that all processes share. None: the run uses none. Its path differs from
     run to run, so nothing in the run may depend on it."""
+    random_keys: Random | None = None
+    """The generator of keys and headers. None: records have none."""
     rotten: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose disks the nemesis has damaged with bit rot."""
     damaged: dict[str, None] = attrs.field(factory=dict)

@@ -56,4 +56,20 @@ MUTANTS = (
         "self._copies is not None",
         "tests/simulation/test_features.py::test_repair_gives_a_place_only_to_who_has_its_entries",
     ),
+    mutant(
+        "headers_are_lost_in_the_swarm",
+        "A.9",
+        "_split_attributes",
+        "PackedColumn(header_lengths, view[keys_end:])",
+        'PackedColumn.of([b""] * count)',
+        "tests/simulation/test_features.py::test_records_have_the_keys_and_headers_that_they_were_sent_with",
+    ),
+    mutant(
+        "judge_does_not_look_at_keys",
+        "A.9",
+        "ledgerlog.testing.log_history:judge",
+        "(record.key, record.headers) != wanted",
+        "record.headers != wanted[1]",
+        "tests/simulation/test_workload.py::test_the_judge_finds",
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from bookie.server.budget import ByteBudget
 from ledgerlog.errors import NotEnoughBookies
 from ledgerlog.ledger.writer import LedgerWriter
+from ledgerlog.model.record import PackedColumn
 from ledgerlog.testing import features
 from ledgerlog.testing.features import (
     ARCHIVE,
     CAMPAIGNS,
     GREEDY,
+    KEYS,
     NAMES,
     REPAIR,
     REPLICAS,
@@ -28,7 +31,9 @@ from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.replicated import CounterMachine
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import Report, run_seed
+from ledgerlog.wire import records
 from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.records import EntryHeader
 
 SEEDS = (1, 2, 7, 9, 13, 16, 21, 23, 28)
 """In 23 repair gives a bookie a place in an earlier fragment, too, while the owner adds. A rule of the
@@ -46,6 +51,7 @@ HAPPENED = {
     ARCHIVE: ("archive: copied", "archive: given up", "archive: merged", "ArchiveWhole"),
     GREEDY: ("greedy: crowd", "greedy: announces", "greedy: deaf", "greedy: floods", "GivenBack"),
     DAMAGED_LINK: (DAMAGED_LINK, "bits flipped"),
+    KEYS: ("records with keys",),
 }
 """What must happen in runs that have a feature, as counts, faults or checks."""
 
@@ -77,6 +83,13 @@ def test_repair_replaces_a_bookie_that_is_lost_for_good() -> None:
         assert report.faults[LOST_FOR_GOOD] == 1
         assert report.counts["ledgers repaired"]
         assert report.checks["WriteQuorum"]
+
+
+def test_records_have_the_keys_and_headers_that_they_were_sent_with() -> None:
+    report = run_seed(0, size=Size.SMALL, features=(KEYS,), people=False)
+    if report.failure is not None:
+        raise report.failure
+    assert report.counts["records with keys"]
 
 
 def test_a_flipped_bit_does_not_condemn_the_only_copy() -> None:
@@ -114,7 +127,7 @@ def test_features_change_nothing_of_what_a_seed_draws_without_them(reports: list
 
 
 def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
-    drawn = [Features.draw(Random(f"features/{seed}")) for seed in range(300)]
+    drawn = [Features.draw(Random(f"features/{seed}"), Random(f"keys/{seed}")) for seed in range(300)]
     counts = Counter(name for each in drawn for name in each.names)
     assert counts.keys() == set(NAMES)
     assert all(50 < count < 150 for count in counts.values())
@@ -123,7 +136,7 @@ def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
 
 def test_what_is_wanted_is_all_that_a_run_has() -> None:
     for name in NAMES:
-        assert Features.draw(Random(0), wanted=(name,)).names in ([name], [UPKEEP, name])
+        assert Features.draw(Random(0), Random(0), wanted=(name,)).names in ([name], [UPKEEP, name])
 
 
 # --- planted bugs -----------------------------------------------------------------------------------
@@ -168,3 +181,17 @@ def test_a_greedy_peer_whose_add_fails_is_counted_and_fails_no_run(monkeypatch: 
     assert report.failure is None or "planted" not in str(report.failure)
     assert report.counts["greedy: floods"]
     assert report.counts["greedy connections cut off"]
+
+
+@pytest.mark.parametrize("lost", ["keys", "headers"])
+def test_keys_or_headers_that_are_lost_are_found(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    original = records._split_attributes
+
+    def forgetful(header: EntryHeader, *rest: Any) -> tuple[PackedColumn, PackedColumn]:
+        keys, headers = original(header, *rest)
+        if lost == "keys":
+            return PackedColumn.of([None] * header.record_count), headers
+        return keys, PackedColumn.of([b""] * header.record_count)
+
+    monkeypatch.setattr(records, "_split_attributes", forgetful)
+    assert "was sent with" in violation_of_some_seed(KEYS)

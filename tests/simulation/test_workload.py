@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -230,8 +231,8 @@ def test_a_writer_that_asks_for_one_copy_less_is_found(monkeypatch: pytest.Monke
 # --- the judge --------------------------------------------------------------------------------------
 
 
-def record(offset: int, data: bytes, epoch: int = 1) -> Record:
-    return Record(offset, Position(1, offset, 0), data, moment(1000 + offset), epoch)
+def record(offset: int, data: bytes, epoch: int = 1, **marks: Any) -> Record:
+    return Record(offset, Position(1, offset, 0), data, moment(1000 + offset), epoch, **marks)
 
 
 def ack(found: Record) -> Ack:
@@ -275,9 +276,20 @@ def swap(history: LogHistory, final: list[Record]) -> None:
         call.acks = [ack(found)]
 
 
+def give_a_key(history: LogHistory, final: list[Record]) -> None:
+    final[0] = record(0, b"a", key=b"k")
+
+
+def give_headers(history: LogHistory, final: list[Record]) -> None:
+    history.marks[b"a"] = b"k", (("h", b"1"), ("h", b"2"))
+    final[0] = record(0, b"a", key=b"k", headers=(("h", b"2"), ("h", b"1")))
+
+
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
+        (give_a_key, "was sent with None"),
+        (give_headers, "was sent with b'k'"),
         (lambda history, final: final.pop(), "is lost"),
         (lambda history, final: final.append(record(2, b"a")), "twice"),
         (lambda history, final: final.append(record(2, b"z")), "no user sent"),
