@@ -24,7 +24,6 @@ leads to, a task looks for the reason.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -60,6 +59,8 @@ _READS_AT_ONCE = 32
 
 _WEIGHED = 4096
 """At most this many ledgers, and this many files, are read to weigh all of them."""
+
+_GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 _LEDGER_WEIGHT = 1000
 """The fixed weight of a ledger, besides its copies. A copy has weight 1."""
@@ -240,9 +241,8 @@ async def _look_at_some(
     in_order = list(items)
     groups = [in_order[start : start + width] for start in range(0, len(in_order), width)]
     # The one that is looked at has no fixed place in its group. Otherwise, if several logs get ledgers in
-    # turn, all of these could be ledgers of the same log.
-    dice = random.Random(0)
-    chosen = [dice.randrange(len(group)) for group in groups]
+    # turn, all of these could be ledgers of the same log. Multiples of the golden ratio repeat no pattern.
+    chosen = [int(number * _GOLDEN_RATIO % 1 * len(group)) for number, group in enumerate(groups)]
     seen: dict[int, V] = {}
 
     async def look_at(number: int) -> None:

@@ -69,9 +69,14 @@ MUTANTS = (
     mutant(
         "bookie_with_an_impossible_id_keeps_everybody_out",
         _RULE,
-        "ledgerlog.model.bookie:_fields",
-        "except InvalidArgument as cause:",
-        "except KeyError as cause:",
+        "model.bookie._fields",
+        """
+        try:
+            check_bookie_id(bookie_id)
+        except InvalidArgument as cause:
+            raise MetadataCorrupt(f"{what}: {cause}") from cause
+        """,
+        "check_bookie_id(bookie_id)",
         f"{_TEST_DAMAGE}::test_a_node_that_is_no_records_is_a_row_and_the_rest_has_a_verdict",
     ),
     mutant(
@@ -126,7 +131,7 @@ MUTANTS = (
         "audit_plan_weighs_every_group_by_its_first_ledger",
         _RULE,
         "_look_at_some",
-        "dice.randrange(len(group))",
+        "int(number * _GOLDEN_RATIO % 1 * len(group))",
         "0",
         f"{_TEST_PLAN}::test_ledgers_of_several_logs_in_turn_are_weighed_by_more_than_one_of_the_logs",
     ),

@@ -67,7 +67,7 @@ MUTANTS = (
     mutant(
         "judge_does_not_look_at_keys",
         "A.9",
-        "ledgerlog.testing.log_history:judge",
+        "log_history.judge",
         "(record.key, record.headers) != wanted",
         "record.headers != wanted[1]",
         "tests/simulation/test_workload.py::test_the_judge_finds",
