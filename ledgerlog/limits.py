@@ -157,8 +157,12 @@ splice it."""
 REPLICA_SNAPSHOT_SWEEP_AGE_S = 24 * 3600.0
 """A sweep deletes no unfinished snapshot that is younger than this: its writer may still finish it."""
 
-LOG_SPLICE_LEDGERS_MAX = 256
+LOG_SPLICE_LEDGERS_MAX = 10_000
 """The most ledgers that one transaction can splice into a log."""
+
+LOG_SPLICE_LABELS_MAX = 256
+"""A splice changes the labels of at most this many ledgers. Each takes about 640 bytes of its transaction. Of
+the other ledgers, only the places in the list are in the transaction."""
 
 ARCHIVE_GROUP_ROWS = 64 * KIB
 ARCHIVE_GROUP_BYTES = 8 * MIB

@@ -5,16 +5,19 @@ and closes it. Then one process calls ``splice``. In one transaction, it makes a
 of the log, in their order, or none.
 
 **Labels.** The metadata of a staged ledger names the log and the incarnation for which it was written, and
-says that it is staged. The transaction replaces these labels by those of a leader's ledger (``registry``). So
-a sweep can tell staged ledgers from the log's own. The transaction also changes the version of each ledger's
-metadata. So if a sweep read the metadata before the transaction, the sweep's delete meets another version and
-fails.
+says that it is staged. The transaction replaces these labels by those of a leader's ledger (``registry``),
+but only for the last ``LOG_SPLICE_LABELS_MAX`` ledgers of the batch. The labels show whether the transaction
+took effect, even after the list has changed. All other ledgers keep their labels.
 
-**Bounds.** A transaction carries the metadata of every ledger in it. ``LOG_SPLICE_LEDGERS_MAX`` ledgers and
-the log's record stay below the size that a ZooKeeper server takes, unless the list is nearly full or
-ensembles are large. A larger transaction is refused before it is sent. Each stage also checks that the list
-has room for a splice (LogListFull), so no task writes its rows for nothing. Each ledger is a segment of the
-log for as long as its records are kept, so few large ledgers are better than many small ones.
+**A sweep at the same time.** A sweep deletes a staged ledger only in a transaction that also changes the
+version of the log's record (``log.sweep``). So of a splice and a sweep that both read the ledger and the
+record, only the first one succeeds. The sweep of version 0.1 deletes the ledger alone. The transaction of a
+splice changes the version of the ledgers that it labels, so that delete fails for them too.
+
+**Bounds.** A batch has at most ``LOG_SPLICE_LEDGERS_MAX`` ledgers. The transaction carries their places in
+the list, and the metadata of those that it labels. It stays below the size that a ZooKeeper server takes,
+unless the list is nearly full or ensembles are large. A larger transaction is refused before it is sent. Each
+stage also checks that the list has room for a splice (LogListFull), so no task writes its rows for nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 
+from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
@@ -39,6 +43,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import (
     LOG_ENTRY_BYTES_TARGET,
+    LOG_SPLICE_LABELS_MAX,
     LOG_SPLICE_LEDGERS_MAX,
     RECORD_BYTES_MAX,
 )
@@ -63,6 +68,9 @@ from ledgerlog.wire.records import encode_entry
 __all__ = ["Spliced", "Stage", "delete_marks", "splice", "stage"]
 
 logger = logging.getLogger(__name__)
+
+_LEDGERS_AT_ONCE = 16
+"""How many ledgers' metadata a commit reads at the same time."""
 
 
 @attrs.frozen(kw_only=True)
@@ -177,7 +185,12 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    client: LedgerClient, registry: LogRegistry, name: str, incarnation: int
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    *,
+    room: int = LOG_SPLICE_LABELS_MAX,
 ) -> AsyncIterator[Stage]:
     """Open a stage for the body of an ``async with``.
 
@@ -188,17 +201,18 @@ async def stage(
         registry: The records of the logs.
         name: The name of the log.
         incarnation: The incarnation of the log.
+        room: How many ledgers the batch may have, as far as the caller knows.
 
     Raises:
         LogNotFound: The log no longer exists.
-        LogListFull: The log's list may have no room for ``limits.LOG_SPLICE_LEDGERS_MAX`` more ledgers.
-            Raised before anything is written.
+        LogListFull: The log's list may have no room for ``room`` more ledgers. Raised before anything is
+            written.
         MetadataUnavailable: The metadata store cannot be reached. Nothing was written.
     """
     metadata, _ = await registry.read(incarnation)
     if metadata is None:
         raise LogNotFound(name)
-    metadata.check_room(LOG_SPLICE_LEDGERS_MAX)
+    metadata.check_room(room)
     opened = Stage(client, metadata)
     try:
         yield opened
@@ -302,13 +316,16 @@ async def _read(
             mark, mark_version = SpliceMark.decode_untrusted(node.value, commit.producer), node.version
     metadata, version = await registry.read(incarnation, fresh=False)
     ledgers = LedgerRegistry(client.store, client.environment)
-    found: list[StagedLedger | None] = []
-    for staged in commit.staged:
+    found: dict[int, StagedLedger] = {}
+
+    async def find(staged: Staged) -> None:
         read = await ledgers.find(staged.ledger_id)
-        found.append(
-            None if read is None else StagedLedger(*read, is_spliced=STAGED_LABEL not in read[0].custom)
-        )
-    core.on_read(metadata, version, mark, mark_version, found, client.environment.now_ms())
+        if read is not None:
+            found[staged.ledger_id] = StagedLedger(*read, is_spliced=STAGED_LABEL not in read[0].custom)
+
+    await gather_each(commit.staged, find, at_once=_LEDGERS_AT_ONCE)
+    in_order = [found.get(staged.ledger_id) for staged in commit.staged]
+    core.on_read(metadata, version, mark, mark_version, in_order, client.environment.now_ms())
 
 
 def _operations(core: Splice, commit: Commit) -> list[Operation]:
@@ -322,7 +339,7 @@ def _operations(core: Splice, commit: Commit) -> list[Operation]:
         else:
             operations.append(Set(path, mark.encode(), core.mark_version))
     labels = ledger_labels(record, record.epoch)
-    for staged in commit.staged:
+    for staged in core.witnesses:
         ledger = core.ledgers[staged.ledger_id]
         operations.append(
             Set(

@@ -9,8 +9,9 @@ know that the ledger can never be listed again:
     the record has a later epoch              only the leader of the ledger's epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         its list never grows again
-    it is staged, and a day old               nobody made it part of the log (``log.attach``); if a splice
-                                              comes later, it fails because the ledger is gone
+    it is staged, and a day old               nobody made it part of the log (``log.attach``). The delete
+                                              also changes the version of the log's record, so a splice
+                                              that has not seen the delete fails, and reads again
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
 
 If a ledger of the present epoch is open or empty, the sweep keeps it: the leader may have made the ledger for
@@ -34,8 +35,9 @@ existing log.
 **Nothing is deleted on a guess.** The sweep reads the ledger's metadata first, then syncs the store and reads
 the record of the log. Both must decode. If there is no record, this metadata store must at least have given
 out the number of the log's incarnation. Each of the reasons above stays true once it is true. The sweep
-deletes the ledger only at the version of the metadata that it has read. The ledger must also be old, by the
-wall clock. That is a margin for cases that these rules overlook.
+deletes the ledger only at the version of the metadata that it has read. A splice does not change that version
+for every ledger, so a staged ledger is deleted together with a change of the log's record. The ledger must
+also be old, by the wall clock. That is a margin for cases that these rules overlook.
 
 If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
 deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.
@@ -51,12 +53,14 @@ import attrs
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
+    LogListFull,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     SessionExpired,
 )
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.repair_tasks import drop_task
 from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S, REPLICA_SNAPSHOT_SWEEP_AGE_S
 from ledgerlog.log.attach import delete_marks
 from ledgerlog.log.cursors import delete_cursors
@@ -68,9 +72,18 @@ from ledgerlog.log.registry import (
     LogRegistry,
 )
 from ledgerlog.log.snapshot_list import SnapshotList
-from ledgerlog.meta.store import VersionConflict
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import Delete, Operation, Set, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
-from ledgerlog.model.layout import CURSORS, LOG_COUNTER, SNAPSHOTS, SPLICES, incarnation_of
+from ledgerlog.model.layout import (
+    CURSORS,
+    LOG_COUNTER,
+    SNAPSHOTS,
+    SPLICES,
+    incarnation_of,
+    ledger_path,
+    log_record_path,
+)
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.snapshots import (
@@ -184,9 +197,12 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             continue
         is_deleted = False
         if delete:
-            with contextlib.suppress(VersionConflict, LedgerNotFound):
-                await ledgers.delete(ledger_id, version=version)
-                is_deleted = True
+            with contextlib.suppress(VersionConflict, LedgerNotFound, LogListFull):
+                if STAGED_LABEL in metadata.custom and record is not None:
+                    is_deleted = await _delete_staged(client, logs, ledger_id, version, record.incarnation)
+                else:
+                    await ledgers.delete(ledger_id, version=version)
+                    is_deleted = True
             logger.info("ledger=%d no longer belongs to a log: %s; deleted=%s", ledger_id, why, is_deleted)
         orphans.append(
             Orphan(
@@ -223,6 +239,39 @@ def _why_orphan(ledger: LedgerMetadata, record: LogMetadata | None, age_s: float
     if epoch == record.epoch and ledger.last_entry not in (None, NO_ENTRY):
         return "it was taken off the list"
     return None
+
+
+async def _delete_staged(
+    client: LedgerClient, logs: LogRegistry, ledger_id: int, version: int, incarnation: int
+) -> bool:
+    """Delete a staged ledger at ``version``, unless its log lists it.
+
+    The same transaction changes the version of the log's record, so that no splice lists the ledger
+    afterwards.
+
+    Returns:
+        Whether this call deleted the ledger.
+    """
+    ledgers = LedgerRegistry(client.store, client.environment)
+
+    async def write(is_unsure: bool) -> bool:
+        record, record_version = await logs.read(incarnation, fresh=False)
+        found = await ledgers.find(ledger_id)
+        if found is None:
+            return is_unsure
+        if found[1] != version or (record is not None and record.index_of(ledger_id) is not None):
+            return False
+        operations: list[Operation] = [Delete(ledger_path(ledger_id), version)]
+        if record is not None:
+            touched = record.touched(client.environment.new_token())
+            operations.append(Set(log_record_path(incarnation), touched.encode(), record_version))
+        await client.store.transaction(operations)
+        return True
+
+    is_deleted = await settle(client.store, write, what=f"the deletion of ledger {ledger_id}")
+    if is_deleted:
+        await drop_task(client.store, ledger_id)
+    return is_deleted
 
 
 async def _why_lost_snapshot(

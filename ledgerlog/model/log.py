@@ -84,6 +84,7 @@ from ledgerlog.limits import (
     LOG_SEGMENTS_MAX,
     LOG_SEGMENTS_ROLL_MAX,
     LOG_SEGMENTS_SPLICE_MAX,
+    LOG_SPLICE_LABELS_MAX,
     METADATA_TRANSACTION_BYTES_MAX,
 )
 from ledgerlog.model.checks import checked_properties, require
@@ -112,8 +113,10 @@ _FORMAT = 2
 _FORMAT_OF_LISTS = 1
 _FORMAT_OF_GAPS = 3
 _NUMBER_MAX = 2**63 - 1
-_SPLICED_BYTES = 640
-"""About how many bytes a ledger adds to the transaction that splices it: a list item and its metadata."""
+_SEGMENT_BYTES = 54
+"""About how many bytes a ledger adds to the list at worst."""
+_LABELLED_BYTES = 600
+"""About how many bytes a ledger adds to the transaction that labels it: its metadata."""
 
 
 @attrs.frozen(kw_only=True)
@@ -293,7 +296,8 @@ class LogMetadata:
         listed = len(self.segments) + ledgers
         if listed <= LOG_SEGMENTS_ROLL_MAX:
             return  # So few segments always fit.
-        size = len(self.encode()) + _SPLICED_BYTES * ledgers
+        size = len(self.encode()) + _SEGMENT_BYTES * ledgers
+        size += _LABELLED_BYTES * min(ledgers, LOG_SPLICE_LABELS_MAX)
         if listed > LOG_SEGMENTS_SPLICE_MAX or size > METADATA_TRANSACTION_BYTES_MAX:
             raise LogListFull(self.name, len(self.segments))
 

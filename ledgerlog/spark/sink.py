@@ -30,6 +30,10 @@ batch whole and once, but the logs do not share one transaction. If the commit e
 repeats the batch; the logs that already have the batch do not change. A log takes part only in batches with
 rows for it. So the batch numbers in a log may have gaps, and the log's checks see only these batches.
 
+**Many tasks.** A batch may have ``limits.LOG_SPLICE_LEDGERS_MAX`` tasks. Spark does not tell a sink how many
+tasks a job has, neither on the driver nor in a task. It numbers the tasks from 0, and starts them in this
+order. A task whose number is too high fails before it reads a row.
+
 **Refused.** The mode overwrite and the output mode complete: a log is only appended to. Other columns: they
 would be lost silently. A null ``value``, and a null name or value of a header."""
 
@@ -55,7 +59,7 @@ from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.environment import Environment
-from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX
+from ledgerlog.limits import LOG_SPLICE_LABELS_MAX, LOG_SPLICE_LEDGERS_MAX
 from ledgerlog.log.attach import Stage, splice, stage
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.registry import LogRegistry
@@ -207,10 +211,11 @@ bookies have not acknowledged yet."""
 class _Stages:
     """The ledgers that a task writes, one for each log."""
 
-    def __init__(self, portal: Portal, client: LedgerClient, options: WriteOptions) -> None:
+    def __init__(self, portal: Portal, client: LedgerClient, options: WriteOptions, room: int) -> None:
         self._portal = portal
         self._client = client
         self._options = options
+        self._room = room
         self._opened: dict[str, tuple[int, Stage, Held[Stage]]] = {}
 
     def check(self, names: Iterable[str]) -> None:
@@ -229,7 +234,7 @@ class _Stages:
             client, create = self._client, self._options.create_log
             incarnation = self._portal.run(lambda: open_log(client, name, create=create))
             registry = LogRegistry(client.store, client.environment)
-            opened, held = self._portal.enter(stage(client, registry, name, incarnation))
+            opened, held = self._portal.enter(stage(client, registry, name, incarnation, room=self._room))
             found = self._opened[name] = incarnation, opened, held
         return found[1]
 
@@ -242,7 +247,7 @@ class _Stages:
         return parts
 
 
-def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> StagedRows:
+def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf, *, task: int = 0) -> StagedRows:
     """Write the rows of one task to new ledgers, one for each log, and close them.
 
     Args:
@@ -250,9 +255,11 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
         batches: Arrow batches with a column ``value``, and perhaps ``key`` and ``headers``. If the options
             name no log, they have a column ``log``.
         of: The batch of which the task writes a part.
+        task: The number of the task within the job, from 0.
 
     Raises:
-        InvalidArgument: A value or the name of a log is null, a name or headers are malformed, or the rows
+        InvalidArgument: The job has more tasks than one batch may have ledgers; no row was read then. A
+            value or the name of a log is null, a name or headers are malformed, or the rows
             name too many logs.
         RecordTooLarge: A record is over a limit.
         LogNotFound: There is no log of this name, and the options do not say to make it.
@@ -260,9 +267,14 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
 
     After an error, no log will list the ledgers that this call wrote.
     """
+    if task >= LOG_SPLICE_LEDGERS_MAX:
+        raise InvalidArgument(
+            f"task {task}: a job may write to a log with at most {LOG_SPLICE_LEDGERS_MAX} tasks: write with "
+            "fewer tasks (coalesce)"
+        )
     with Portal() as portal:
         client, _ = portal.enter(connected(options.uri))
-        stages = _Stages(portal, client, options)
+        stages = _Stages(portal, client, options, max(LOG_SPLICE_LABELS_MAX, task + 1))
         if options.log is not None:
             stages.stage_of(options.log)  # A task without rows reports its log, too.
         for batch in batches:
@@ -399,7 +411,7 @@ class LogTableWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the rows of one task to new ledgers. See ``stage_rows`` for the errors."""
-        return stage_rows(self._options, iterator, self._of)
+        return stage_rows(self._options, iterator, self._of, task=_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Splice the ledgers that the tasks staged. See ``commit_rows`` for the errors."""
@@ -420,11 +432,17 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the rows of one task to new ledgers. See ``stage_rows`` for the errors."""
-        return stage_rows(self._options, iterator, _batch_of_task())
+        return stage_rows(self._options, iterator, _batch_of_task(), task=_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Splice the ledgers that the tasks staged. See ``commit_rows`` for the errors."""
         _commit(self._options, messages, batchId)
+
+
+def _task() -> int:
+    """Return the number of this task within its job. Spark numbers them from 0, and tells a task no more."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
 
 
 def _batch_of_task() -> BatchOf:

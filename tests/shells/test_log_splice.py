@@ -29,12 +29,13 @@ from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX, LOG_STAGED_SWEEP_AGE_S, RECORD_BYTES_MAX
 from ledgerlog.log.attach import Spliced, splice, stage
+from ledgerlog.log.core import attach as core_attach
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
-from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.registry import STAGED_LABEL, LogRegistry
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.attach import SpliceMark
-from ledgerlog.model.layout import log_record_path, splice_path, splices_path
+from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogListFull
 from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
@@ -742,6 +743,109 @@ async def test_a_commit_starts_over_if_the_ledger_it_recovers_is_gone_by_the_han
             assert (done.was_there, done.end_offset) == (False, 3)
         with pytest.raises(LedgerNotFound):
             await client.ledgers.metadata(crossed[0])
+
+
+@pytest.fixture
+def one_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A splice labels only the last ledger of its batch."""
+    monkeypatch.setattr(core_attach, "LOG_SPLICE_LABELS_MAX", 1)
+
+
+@pytest.mark.parametrize("producer", ["etl", None])
+async def test_a_batch_of_more_ledgers_than_a_transaction_labels_counts_once(
+    autojump_clock: object, one_label: None, producer: str | None
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as third:
+        log, other = await new_log(client), await open_log(third.opened, "log")
+        ledgers = await staged(client.opened, log, [b"a"], [b"b"], [b"c"])
+        made = batch(0, ledgers, producer=producer)
+        client.store.lost_answers = 1
+        assert not (await commit(client.opened, log, made)).was_there
+        labels = [(await client.ledgers.metadata(each.ledger_id)).custom for each in ledgers]
+        assert [STAGED_LABEL in each for each in labels] == [True, True, False]
+        for _ in range(2):
+            assert (await commit(client.opened, log, attrs.evolve(made, run="run 2"))).was_there
+            assert await contents(log) == [b"a", b"b", b"c"]
+        with pytest.raises(SpliceRefused, match="part of a log already"):
+            await commit(client.opened, log, batch(1, ledgers[:2], producer=producer, run="run 2"))
+
+        async def truncate() -> None:
+            await other.truncate(4)
+
+        # The first ledger is truncated before the answer is settled.
+        more = await staged(client.opened, log, [b"d"], [b"e"])
+        client.store.faults.append(answer_lost_behind(log_record_path(log.incarnation), truncate))
+        done = await commit(client.opened, log, batch(1, more, producer=producer, run="run 2"))
+        assert (done.was_there, done.end_offset) == (False, 5)
+        async with log.read() as records:
+            assert [record.data async for record in records] == [b"e"]
+
+
+async def test_of_a_splice_and_a_sweep_at_the_same_time_one_fails(
+    autojump_clock: object, one_label: None
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as sweeper:
+        log = await new_log(client)
+        ledgers = await staged(client.opened, log, [b"a"], [b"b"])
+        (late,) = await staged(client.opened, log, [b"x"])
+        await trio.sleep(LOG_STAGED_SWEEP_AGE_S)
+
+        async def commit_now() -> None:
+            await commit(client.opened, log, batch(0, ledgers))
+
+        sweeper.store.before_write = commit_now
+        found = await sweep(sweeper.opened, min_age_s=0)
+        assert [(orphan.ledger_id, orphan.is_deleted) for orphan in found] == [
+            (ledgers[0].ledger_id, False),
+            (late.ledger_id, True),
+        ]
+        assert await contents(log) == [b"a", b"b"]
+
+        (old,) = await staged(client.opened, log, [b"c"])
+        await trio.sleep(LOG_STAGED_SWEEP_AGE_S)
+        young = await staged(client.opened, log, [b"d"])
+
+        async def sweep_now() -> None:
+            (orphan,) = await sweep(sweeper.opened, min_age_s=0)
+            assert (orphan.ledger_id, orphan.is_deleted) == (old.ledger_id, True)
+
+        client.store.before_write = sweep_now
+        with pytest.raises(MetadataOutcomeUnknown, match="deleted before the splice"):
+            await commit(client.opened, log, batch(1, (old, *young)))
+        with pytest.raises(SpliceRefused, match="it was swept"):
+            await commit(client.opened, log, batch(1, (old, *young)))
+        assert await contents(log) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("fault", ["lost_answers", "lost_writes"])
+async def test_a_sweep_whose_answer_is_lost_has_deleted_the_staged_ledger(
+    autojump_clock: object, fault: str
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        (old,) = await staged(client.opened, log, [b"a"])
+        await trio.sleep(LOG_STAGED_SWEEP_AGE_S)
+        setattr(client.store, fault, 1)
+        (orphan,) = await sweep(client.opened, min_age_s=0)
+        assert (orphan.ledger_id, orphan.is_deleted) == (old.ledger_id, True)
+        with pytest.raises(LedgerNotFound):
+            await client.ledgers.metadata(old.ledger_id)
+
+
+async def test_as_many_ledgers_as_a_batch_may_have_fit_into_one_transaction(autojump_clock: object) -> None:
+    """Whatever numbers are in the list: ids and sizes here pack badly."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        (model,) = await staged(client.opened, log, [b"a"])
+        metadata = await client.ledgers.metadata(model.ledger_id)
+        dice = random.Random(1)
+        made = []
+        for ledger_id in dice.sample(range(2**40, 2**48), LOG_SPLICE_LEDGERS_MAX):
+            written = attrs.evolve(metadata, ledger_id=ledger_id)
+            await client.store.create(ledger_path(ledger_id), written.encode())
+            made.append(attrs.evolve(model, ledger_id=ledger_id, byte_length=dice.randrange(2**40)))
+        done = await commit(client.opened, log, batch(0, tuple(made)))
+        assert done.end_offset == LOG_SPLICE_LEDGERS_MAX
 
 
 async def test_deduplication_can_begin_after_a_splice(autojump_clock: object) -> None:

@@ -20,7 +20,15 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.spark import sink
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.options import WriteOptions, parse_write_options
-from ledgerlog.spark.sink import BatchOf, LogStreamWriter, StagedPart, StagedRows, check_written, commit_rows
+from ledgerlog.spark.sink import (
+    BatchOf,
+    LogStreamWriter,
+    LogTableWriter,
+    StagedPart,
+    StagedRows,
+    check_written,
+    commit_rows,
+)
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 from pyspark_ledgerlog import DefaultSource
 from tests.spark.spark_logs import client_rows, declared, fetched, planned, read_options, rows
@@ -246,6 +254,31 @@ async def test_no_log_gets_its_part_if_another_has_too_many_ledgers(autojump_clo
         one = await message(client, first, [b"a"])
         many = await message(client, second, [b"b"])
         messages = [one, *[many] * (LOG_SPLICE_LEDGERS_MAX + 1)]
-        with pytest.raises(InvalidArgument, match="log 'b': 257 ledgers in one batch, over the limit of 256"):
+        with pytest.raises(
+            InvalidArgument, match="log 'b': 10001 ledgers in one batch, over the limit of 10000"
+        ):
             await commit(client, list(messages), 0, routed)
         assert await contents(first) == []
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_task_too_many_fails_before_it_reads_a_row(
+    monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    class Task:
+        """The first task that is too many."""
+
+        def partitionId(self) -> int:
+            return LOG_SPLICE_LEDGERS_MAX
+
+        def getLocalProperty(self, _: str) -> str:
+            return "1"
+
+    def values() -> Any:
+        raise AssertionError("it read a row")
+        yield
+
+    monkeypatch.setattr(sink.TaskContext, "get", Task)
+    writer = LogStreamWriter(STREAM) if is_stream else LogTableWriter(JOB)
+    with pytest.raises(InvalidArgument, match=r"task 10000: .* at most 10000 tasks"):
+        writer.write(values())

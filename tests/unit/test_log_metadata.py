@@ -17,6 +17,7 @@ from ledgerlog.limits import (
     LOG_SEGMENTS_MAX,
     LOG_SEGMENTS_ROLL_MAX,
     LOG_SEGMENTS_SPLICE_MAX,
+    LOG_SPLICE_LEDGERS_MAX,
 )
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -348,7 +349,7 @@ def test_a_splice_is_refused_where_the_packed_list_has_no_room_for_a_batch() -> 
             continue
         log.encode()
         with pytest.raises(LogListFull):
-            log.check_room(256 + 1024)
+            log.check_room(LOG_SPLICE_LEDGERS_MAX)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 A job that writes in parallel may have to write everything again after a failure. So it writes to ledgers that
 are in no log (*staged* ledgers), closes them, and then splices them. The splice is one transaction on the
-metadata store. It appends the ledgers to the log's list, labels them as the log's, and moves their producer's
-*mark*: a record of the producer's last batch (``model.attach``). The batch is in the log if and only if that
-transaction took effect. If a task comes too late, or runs twice, it has only written to ledgers that no list
-names.
+metadata store. It appends the ledgers to the log's list, labels the last of them as the log's
+(``witnesses``), and moves their producer's *mark*: a record of the producer's last batch (``model.attach``).
+The batch is in the log if and only if that transaction took effect. If a task comes too late, or runs twice,
+it has only written to ledgers that no list names.
 
     READ      read the log's record, the producer's mark and the staged ledgers    -> on_read
     RECOVER   recover ``recovering`` to CLOSED and look at its entries             -> on_recovered
-    WRITE     the transaction: ``record``, ``mark``, and the ledgers' labels       -> on_written, else
+    WRITE     the transaction: ``record``, ``mark``, and labels of ``witnesses``   -> on_written, else
                                                                                       on_unsettled
     DONE      the batch is in the log; ``was_there`` tells whether it was there before this commit
     FAILED    ``failure`` says why; this commit spliced nothing
@@ -19,8 +19,13 @@ the mark's count of records. Every older batch of the same run is in the log too
 transaction was lost, reading everything again shows in the same way whether the batch is in the log. The lost
 transaction may still reach the store. If anything that it replaces has changed by then, it fails. Otherwise
 it does the same as its repetition. If it takes effect after the mark was read, the labels of the ledgers show
-that. Without a producer there is no mark. Then only the labels count: the ledgers carry the log's labels if
-and only if their transaction took effect.
+that. Without a producer there is no mark. Then only the labels count: the last ledgers of the batch carry the
+log's labels if and only if their transaction took effect.
+
+**Many ledgers.** A transaction has room for the labels of ``limits.LOG_SPLICE_LABELS_MAX`` ledgers. The
+ledgers before these keep the label that says that they are staged. So that label does not say that a ledger
+is in no list: only the list does. The last ledgers are the witnesses, because retention and truncation take
+the first ones off the list first.
 
 **Who leads.** The first commit of a run takes the log over, as any leader does. It recovers and counts the
 open ledgers and raises the epoch. So if a writer still runs, it fails instead of appending at the same time
@@ -60,7 +65,7 @@ from ledgerlog.errors import (
     LostLeadership,
     MetadataOutcomeUnknown,
 )
-from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
+from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX, LOG_SPLICE_LABELS_MAX
 from ledgerlog.log.core.chain import Counting, CountsOpenLedgers
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.ids import NO_ENTRY
@@ -116,7 +121,8 @@ class StagedLedger:
     metadata: LedgerMetadata
     version: int
     is_spliced: bool
-    """Whether the ledger carries the log's labels, because it is or was part of the log."""
+    """Whether the ledger carries the log's labels, because it is or was part of the log. A ledger that is no
+    witness may be part of the log without them."""
 
 
 class SpliceNeed(enum.Enum):
@@ -163,10 +169,17 @@ class Splice(CountsOpenLedgers):
         """The mark to write; None if the batch has no producer."""
         self.ledgers: Mapping[int, StagedLedger] = {}
         """The staged ledgers as they were read, by id."""
+        self._listed: frozenset[int] = frozenset()
+        """Those of the staged ledgers that the log's list names."""
 
     @property
     def is_recovering(self) -> bool:
         return self.need is SpliceNeed.RECOVER
+
+    @property
+    def witnesses(self) -> tuple[Staged, ...]:
+        """The staged ledgers whose labels the transaction changes: the last ones of the batch."""
+        return self._commit.staged[-LOG_SPLICE_LABELS_MAX:]
 
     def garbage(self) -> list[StagedLedger]:
         """Return the staged ledgers that surely are in no log and never will be. Valid once the commit has
@@ -177,7 +190,11 @@ class Splice(CountsOpenLedgers):
         if not self._was_found:
             # The ledgers are part of the log now, or a transaction that is on its way may still add them.
             return []
-        return [ledger for ledger in self.ledgers.values() if not ledger.is_spliced]
+        return [
+            ledger
+            for ledger_id, ledger in self.ledgers.items()
+            if not ledger.is_spliced and ledger_id not in self._listed
+        ]
 
     # --- what the world says ------------------------------------------------------------------
 
@@ -209,6 +226,11 @@ class Splice(CountsOpenLedgers):
         self.base_mark, self.mark_version = mark, mark_version
         self.ledgers = {ledger.metadata.ledger_id: ledger for ledger in ledgers if ledger is not None}
         self._now_ms = now_ms
+        self._listed = frozenset(
+            segment.ledger_id
+            for segment in (() if metadata is None else metadata.segments)
+            if segment.ledger_id in self.ledgers
+        )
         if metadata is None:
             # A log's record is deleted first, then its marks and ledgers. Without the record they mean
             # nothing.
@@ -259,8 +281,8 @@ class Splice(CountsOpenLedgers):
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
     def _is_ours(self) -> bool:
-        """Whether these very ledgers became part of the log. If one of them did, all did. Retention or the
-        archive may have removed some of them since."""
+        """Whether these very ledgers became part of the log. If one of them did, all did, but only the
+        witnesses tell. Retention or the archive may have removed some of them since."""
         return any(ledger.is_spliced for ledger in self.ledgers.values())
 
     def _doubt(self, metadata: LogMetadata) -> LedgerLogError | None:
@@ -372,7 +394,7 @@ class Splice(CountsOpenLedgers):
                     f"ledger {staged.ledger_id} was staged with entries up to {staged.last_entry} and ends "
                     f"with {ledger.metadata.last_entry}: another process closed it"
                 )
-            if ledger.is_spliced:
+            if ledger.is_spliced or staged.ledger_id in self._listed:
                 return SpliceRefused(f"ledger {staged.ledger_id} is part of a log already")
         return None
 
