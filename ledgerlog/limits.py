@@ -164,6 +164,24 @@ LOG_SPLICE_LABELS_MAX = 256
 """A splice changes the labels of at most this many ledgers. Each takes about 640 bytes of its transaction. Of
 the other ledgers, only the places in the list are in the transaction."""
 
+LOG_GATHER_LEDGERS_MIN = 64
+LOG_GATHER_LEDGERS_MAX = 1024
+"""The fewest and the most neighbouring ledgers of a log that are gathered into one."""
+
+LOG_GATHER_GROWTH = 4
+"""A gathered ledger has at least this many times the weight of the heaviest ledger that it replaces. So each
+record is copied a few times only, however many ledgers come after it."""
+
+LOG_GATHER_BYTES_MAX = 256 * MIB
+"""Gathered ledgers have at most about this many bytes of records."""
+
+LOG_GATHER_TIMEOUT_S = 60.0
+"""A splice spends at most this long on gathering. The batch is in the log before that."""
+
+LOG_GATHERED_KEEP_S = 3600.0
+"""A ledger that a gathered one replaced is deleted after this time. Until then, a process that has read the
+older list can read the ledger."""
+
 ARCHIVE_GROUP_ROWS = 64 * KIB
 ARCHIVE_GROUP_BYTES = 8 * MIB
 """Archived files are written and read in groups of about this many records, or bytes of records."""
@@ -545,6 +563,7 @@ assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
 assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case
+assert LOG_GATHER_GROWTH < LOG_GATHER_LEDGERS_MIN < LOG_GATHER_LEDGERS_MAX
 assert LOG_SEGMENTS_ROLL_MAX < LOG_SEGMENTS_SPLICE_MAX <= LOG_SEGMENTS_MAX // 2
 assert LOG_PRODUCERS <= LOG_PRODUCERS_MAX
 assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run for each producer

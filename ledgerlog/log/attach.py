@@ -49,6 +49,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log.core.append_queue import Batch
 from ledgerlog.log.core.attach import Commit, Splice, SpliceNeed, Staged, StagedLedger
+from ledgerlog.log.gather import gather_after_splice
 from ledgerlog.log.registry import (
     INCARNATION_LABEL,
     NAME_LABEL,
@@ -296,11 +297,13 @@ async def splice(
     await _delete_garbage(client, core)
     record = core.base if core.record is None else core.record
     assert record is not None
+    await gather_after_splice(client, registry, record)
     return Spliced(was_there=core.was_there, epoch=record.epoch, end_offset=record.counted_end)
 
 
 async def delete_marks(client: LedgerClient, incarnation: int) -> None:
-    """Delete the producers' marks (``log.core.attach``) of a log that is gone."""
+    """Delete the producers' marks (``log.core.attach``) of a log that is gone, and what else is beside
+    them."""
     for component in await client.store.children(splices_path(incarnation)):
         await remove(client.store, f"{splices_path(incarnation)}/{component}")
 

@@ -27,6 +27,7 @@ from ledgerlog.log.attach import delete_marks
 from ledgerlog.log.campaign import Campaign, LeadElection, campaign
 from ledgerlog.log.core.retention import why_kept
 from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
+from ledgerlog.log.gather import delete_replaced
 from ledgerlog.log.leader import SendOptions
 from ledgerlog.log.leadership import WriterOptions, lead
 from ledgerlog.log.positions import find_tail
@@ -772,6 +773,7 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
     with left_to_a_sweep(f"what log {name!r} left"):
         await delete_cursors(client, incarnation)
+        await delete_replaced(client, registry, incarnation)
         await delete_marks(client, incarnation)
         try:
             await delete_snapshots(client, incarnation)

@@ -12,7 +12,9 @@ know that the ledger can never be listed again:
     it is staged, and a day old               nobody made it part of the log (``log.attach``). The delete
                                               also changes the version of the log's record, so a splice
                                               that has not seen the delete fails, and reads again
-    it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
+    it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it
+                                              off, or a gathered ledger replaced it (``log.gather``) more than
+                                              an hour ago
 
 If a ledger of the present epoch is open or empty, the sweep keeps it: the leader may have made the ledger for
 its next roll. Either the leader lists the ledger, or a later epoch makes the ledger an orphan.
@@ -64,6 +66,7 @@ from ledgerlog.ledger.repair_tasks import drop_task
 from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S, REPLICA_SNAPSHOT_SWEEP_AGE_S
 from ledgerlog.log.attach import delete_marks
 from ledgerlog.log.cursors import delete_cursors
+from ledgerlog.log.gather import delete_replaced, replaced_lately
 from ledgerlog.log.registry import (
     EPOCH_LABEL,
     INCARNATION_LABEL,
@@ -156,9 +159,9 @@ async def sweep(
 async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orphans: list[Orphan]) -> None:
     logs = LogRegistry(client.store, client.environment)
     ledgers = LedgerRegistry(client.store, client.environment)
-    listed: dict[int, frozenset[int]] = {}
-    """The ledgers that each log listed when its record was read. If a ledger leaves a list meanwhile, the
-    next sweep finds the ledger."""
+    listed: dict[int, set[int]] = {}
+    """The ledgers that each log listed when its record was read, and those that readers may still read. If a
+    ledger leaves a list meanwhile, the next sweep finds the ledger."""
     unreadable: set[int] = set()
     """Logs whose record is damaged. Nobody knows which ledgers such a record lists."""
     for ledger_id in await ledgers.list():
@@ -191,8 +194,11 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             why = await _why_lost_snapshot(client, ledger_id, incarnation, record, age_s, delete=delete)
         else:
             if record is not None:
-                listed[incarnation] = frozenset(segment.ledger_id for segment in record.segments)
+                lately = await replaced_lately(client, incarnation)
+                listed[incarnation] = lately | {segment.ledger_id for segment in record.segments}
             why = _why_orphan(metadata, record, age_s)
+            if record is not None and ledger_id in lately:
+                why = None
         if why is None:
             continue
         is_deleted = False
@@ -320,5 +326,8 @@ async def _sweep_nodes(client: LedgerClient, logs: LogRegistry) -> None:
             continue
         if record is None and await client.store.highest_id(LOG_COUNTER) >= incarnation:
             await delete_cursors(client, incarnation)
+            await delete_replaced(client, logs, incarnation)
             await delete_marks(client, incarnation)
             await SnapshotList(client.store, incarnation).delete()
+        elif record is not None:
+            await delete_replaced(client, logs, incarnation)

@@ -55,6 +55,8 @@ DESTINATIONS = "destinations"
 ELECTIONS = "elections"
 RESTORED = "restored"
 
+_GATHERED = ".gathered-"
+
 REPAIR = "repair"
 REPAIR_SETTINGS = "repair/settings"
 REPAIR_TASKS = "repair/tasks"
@@ -183,6 +185,18 @@ def splices_path(incarnation: int) -> str:
 def splice_path(incarnation: int, producer: str) -> str:
     """Return the path of a producer's mark. Slashes are spelled as in names of logs."""
     return f"{splices_path(incarnation)}/{producer.replace('/', '%2F')}"
+
+
+def gathered_path(incarnation: int, ledger_id: int) -> str:
+    """Return the path of the list of ledgers that a gathered ledger replaced.
+
+    It is beside the marks of producers. No producer's name begins with a dot."""
+    return f"{splices_path(incarnation)}/{_GATHERED}{ledger_id:016x}"
+
+
+def is_gathered(component: str) -> bool:
+    """Return whether a component below ``splices_path`` is a list of replaced ledgers, not a mark."""
+    return component.startswith(_GATHERED)
 
 
 def archives_path(incarnation: int) -> str:

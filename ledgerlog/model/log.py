@@ -12,6 +12,7 @@ the rules that must hold before the record is written:
     spliced      CLOSED ledgers that were written apart become part of the log, counted at once
     brought_back a CLOSED ledger that a restore from a backup had forgotten is in the list again
     merged       neighbours whose records lie in one archived file become one segment, named by the first
+    gathered     a new CLOSED ledger, which holds the records of neighbours, takes their place
     recovered    the log has no leader: epoch + 1, everything is counted, the next leader adds a ledger
     sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added after this
 
@@ -105,6 +106,7 @@ from ledgerlog.model.segments import (
     LogSegment,
     SegmentCounts,
     gap_column,
+    joined,
     read_segments,
     segment_columns,
 )
@@ -446,23 +448,30 @@ class LogMetadata:
             stop += 1
         parts = self.segments[start:stop]
         assert parts[-1].end_offset == end_offset, "whole ledgers are merged"
-        assert all(part.is_counted for part in parts), "only closed ledgers are merged"
-        assert not any(part.lost_before for part in parts[1:]), "nothing is merged across a gap"
-        with_records = [part for part in parts if part.record_count]
-        one = LogSegment(
-            first_ledger,
-            parts[0].epoch,
-            parts[0].first_offset,
-            sum(part.record_count or 0 for part in parts),
-            sum(part.byte_length or 0 for part in parts),
-            with_records[0].first_ms,
-            with_records[-1].last_ms,
-            parts[0].lost_before,
-        )
+        one = joined(parts, first_ledger)
         changed = attrs.evolve(
             self, segments=(*self.segments[:start], one, *self.segments[stop:]), token=token
         )
         return changed, [part.ledger_id for part in parts[1:]]
+
+    def gathered(self, parts: Sequence[LogSegment], ledger_id: int, token: bytes) -> LogMetadata | None:
+        """Put one ledger in the place of several neighbours.
+
+        Args:
+            parts: The counted segments whose records the ledger holds.
+            ledger_id: The ledger, which must be CLOSED.
+            token: A random value of the caller.
+
+        Returns:
+            The record; None if the list no longer has all of ``parts``, or has changed any of them.
+        """
+        start = self.index_of(parts[0].ledger_id)
+        if start is None or self.segments[start : start + len(parts)] != tuple(parts):
+            return None
+        self._without(ledger_id)
+        rest = self.segments[start + len(parts) :]
+        segments = (*self.segments[:start], joined(parts, ledger_id), *rest)
+        return attrs.evolve(self, segments=segments, token=token)
 
     def sealed_now(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
         """Return the record of the sealed log. All its ledgers must be CLOSED.

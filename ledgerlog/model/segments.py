@@ -134,6 +134,26 @@ class LogSegment(NamedTuple):
         )
 
 
+def joined(parts: Sequence[LogSegment], ledger_id: int) -> LogSegment:
+    """Return the segment of a ledger that holds the records of several counted neighbours.
+
+    Some of them must have records, and no gap may lie between them.
+    """
+    assert all(part.is_counted for part in parts), "only closed ledgers are joined"
+    assert not any(part.lost_before for part in parts[1:]), "nothing is joined across a gap"
+    with_records = [part for part in parts if part.record_count]
+    return LogSegment(
+        ledger_id,
+        parts[0].epoch,
+        parts[0].first_offset,
+        sum(part.record_count or 0 for part in parts),
+        sum(part.byte_length or 0 for part in parts),
+        with_records[0].first_ms,
+        with_records[-1].last_ms,
+        parts[0].lost_before,
+    )
+
+
 @attrs.frozen
 class Gap:
     """Offsets of a log whose records were lost: from ``first_offset`` to ``end_offset - 1``.

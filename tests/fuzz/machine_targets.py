@@ -24,6 +24,7 @@ from ledgerlog.model.archive import (
 )
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.command import CommandOutcome, Envelope
+from ledgerlog.model.gathered import ReplacedLedgers
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
 from ledgerlog.wire.checksum import checksum
@@ -181,6 +182,11 @@ MACHINE_TARGETS = (
         "archive-place",
         lambda data: ArchiveDestination.decode_untrusted(data, "destinations/0"),
         lambda: [ArchiveDestination(where="s3://bucket/archive", marker=bytes(MARKER_BYTES), made_ms=5)],
+    ),
+    metadata_target(
+        "replaced-ledgers",
+        ReplacedLedgers.decode_untrusted,
+        lambda: [ReplacedLedgers(ledger_id=9, ledgers=(1, 2, 5), at_ms=1_700_000_000_000)],
     ),
     metadata_target("splice", lambda data: SpliceMark.decode_untrusted(data, "copier"), _splices),
 )

@@ -40,6 +40,7 @@ from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.command import CommandOutcome, Envelope
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.election import ElectionState
+from ledgerlog.model.gathered import ReplacedLedgers
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.placement import PlacementPolicy
@@ -353,6 +354,17 @@ CODECS: dict[str, Codec] = {
         raw,
         lambda data, value: SpliceMark.decode_untrusted(data, value.producer),
         lambda data: attrs.evolve(MARK, source=text_of(data)),
+    ),
+    "replaced ledgers": Codec(
+        fields_of(
+            ReplacedLedgers,
+            ledger_id=numbers,
+            ledgers=st.lists(numbers, max_size=3).map(tuple),
+            at_ms=numbers,
+        ),
+        raw,
+        lambda data, value: ReplacedLedgers.decode_untrusted(data),
+        lambda data: ReplacedLedgers(ledger_id=1, ledgers=tuple(data), at_ms=1),
     ),
     "list of snapshots": Codec(
         st.lists(st.tuples(numbers, numbers, numbers), max_size=3).map(

@@ -187,7 +187,7 @@ class Splice(CountsOpenLedgers):
 
         There are such ledgers only if another attempt has already put the batch into the log.
         """
-        if not self._was_found:
+        if not self._was_found or self._is_ours():
             # The ledgers are part of the log now, or a transaction that is on its way may still add them.
             return []
         return [
