@@ -256,7 +256,10 @@ async def _find_merged_position(
             return await _find_archived_position(metadata, record, position)
     if metadata.first_offset:
         raise Truncated(metadata.name, metadata.first_offset)
-    raise InvalidArgument(f"log {metadata.name!r} has no ledger {position.ledger_id}")
+    raise InvalidArgument(
+        f"log {metadata.name!r} has no ledger {position.ledger_id}: it never had it, or a gathered ledger "
+        "holds its records now; start at an offset instead"
+    )
 
 
 async def _find_archived_position(

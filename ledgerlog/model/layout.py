@@ -11,6 +11,8 @@
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
     cursors/HHHHHHHHHHHHHHHH/NAME   a cursor of that incarnation of a log
     splices/HHHHHHHHHHHHHHHH/NAME   the mark of a producer's last splice into that incarnation of a log
+    splices/HHHHHHHHHHHHHHHH/.gathered-HHHHHHHHHHHHHHHH
+                                    the ledgers of that log that a gathered ledger replaced in its list
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
                                     a file that holds a ledger of that incarnation of a log
     destinations/HH...              a destination of archived files, with the id of its marker: 32

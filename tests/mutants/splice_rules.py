@@ -173,7 +173,15 @@ MUTANTS = (
         "Splice.garbage",
         "ledger_id not in self._listed",
         "True",
-        f"{_TEST}::test_a_batch_of_more_ledgers_than_a_transaction_labels_counts_once",
+        "tests/unit/test_log_attach.py",
+    ),
+    mutant(
+        "second_commit_deletes_ledgers_that_were_gathered_for_readers",
+        "A.6",
+        "Splice.garbage",
+        "not self._was_found or self._is_ours()",
+        "not self._was_found",
+        "tests/unit/test_log_attach.py",
     ),
     mutant(
         "ledger_that_its_transaction_did_not_label_is_spliced_twice",

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledgerlog.errors import EntryCorrupt, LedgerNotFound
+from ledgerlog.errors import EntryCorrupt, InvalidArgument, LedgerNotFound
 from ledgerlog.log import gather as log_gather
 from ledgerlog.log import sweep as log_sweep
 from ledgerlog.log.attach import stage
@@ -16,7 +16,8 @@ from ledgerlog.log.core.attach import Staged
 from ledgerlog.log.gather import delete_replaced, gather_ledgers
 from ledgerlog.log.log import Log, delete_log, open_log
 from ledgerlog.log.sweep import sweep
-from ledgerlog.model.layout import is_gathered, log_record_path, splices_path
+from ledgerlog.model.ids import Position
+from ledgerlog.model.layout import gathered_path, is_gathered, log_record_path, splices_path
 from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.record import Record
 from ledgerlog.testing.faulty_store import answer_lost_behind
@@ -194,6 +195,9 @@ async def test_replaced_ledgers_are_read_for_an_hour_and_then_go(autojump_clock:
         old = await ids(client, log)
         await trio.sleep(2 * _STAGED_S)
         assert await gather_now(client, log) == 4
+        with pytest.raises(InvalidArgument, match="a gathered ledger holds its records now"):
+            async with log.read(Position(old[0], 0, 0)):
+                raise AssertionError("it has the old position")
         await trio.sleep(_KEEP_S / 2)
         await delete_replaced(client.opened, registry(client.opened), log.incarnation)
         assert await sweep(client.opened, min_age_s=0) == []
@@ -296,3 +300,56 @@ async def test_a_commit_whose_answer_is_lost_finds_its_ledgers_though_they_were_
         assert not (await commit(client.opened, log, made)).was_there
         assert [record.data for record in (await records_of(log))[-1:]] == [b"x"]
         assert set(await client.ledgers.list()) > {each.ledger_id for each in made.staged}
+
+
+async def test_a_leader_goes_on_while_the_ledgers_before_its_own_are_gathered(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await splice_apart(client, log, 4)
+        async with log.writer() as writer:
+            await writer.append(b"one")
+            assert await gather_now(other, log) == 4
+            await writer.append(b"two")
+            await writer.roll()
+            assert (await writer.append(b"three")).offset == 10
+            assert writer.epoch == 2
+        assert [record.data for record in (await records_of(log))[-3:]] == [b"one", b"two", b"three"]
+
+
+async def test_a_sweep_deletes_what_was_replaced_and_the_list_of_it(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        before = await splice_apart(client, log, 4)
+        assert await gather_now(client, log) == 4
+        await trio.sleep(_KEEP_S)
+        await sweep(client.opened, min_age_s=0)
+        assert await client.ledgers.list() == await ids(client, log)
+        assert await lists_of_replaced(client, log) == []
+        assert await records_of(log) == before
+
+
+async def test_a_list_of_replaced_ledgers_that_is_damaged_harms_nothing(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        before = await splice_apart(client, log, 4)
+        await client.store.create(gathered_path(log.incarnation, 5), b"damaged")
+        assert await gather_now(client, log) == 4
+        await trio.sleep(_KEEP_S)
+        await sweep(client.opened, min_age_s=0)
+        assert len(await lists_of_replaced(client, log)) == 1
+        assert await records_of(log) == before
+
+
+async def test_a_ledger_that_is_listed_again_is_not_deleted(autojump_clock: object) -> None:
+    """As after a restore of an older record of the log."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        before = await splice_apart(client, log, 4)
+        older, _ = await registry(client.opened).read(log.incarnation)
+        assert older is not None
+        assert await gather_now(client, log) == 4
+        _, version = await registry(client.opened).read(log.incarnation)
+        await registry(client.opened).write(older, version)
+        await trio.sleep(_KEEP_S)
+        await delete_replaced(client.opened, registry(client.opened), log.incarnation)
+        assert await records_of(log) == before

@@ -1,0 +1,147 @@
+"""Mutants of gathering: few copies, few ledgers, and no record lost on the way (``log.gather``)."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_TEST = "tests/shells/test_log_gather.py"
+_TEST_PLAN = "tests/unit/test_gather.py"
+
+MUTANTS = (
+    mutant(
+        "run_is_gathered_though_one_ledger_outweighs_it",
+        "C.4",
+        "gather._is_worth",
+        "sum(weights) >= LOG_GATHER_GROWTH * max(weights)",
+        "True",
+        f"{_TEST_PLAN}::test_a_run_that_one_ledger_outweighs_waits_until_its_neighbours_have_grown",
+    ),
+    mutant(
+        "two_ledgers_are_many",
+        "C.4",
+        "gather._is_worth",
+        "len(weights) >= LOG_GATHER_LEDGERS_MIN",
+        "len(weights) > 1",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "archived_ledgers_are_gathered",
+        "C.4",
+        "gather._runs",
+        "weights[index] > limit or segment.ledger_id in archived",
+        "weights[index] > limit",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "gap_is_gathered_over",
+        "C.4",
+        "gather._runs",
+        "is_out or segment.lost_before",
+        "is_out",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "log_with_deduplication_is_gathered",
+        "C.4",
+        "plan_gather",
+        "metadata.dedupe_epoch is not None or len(counted) < LOG_GATHER_LEDGERS_MIN",
+        "len(counted) < LOG_GATHER_LEDGERS_MIN",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "gathered_ledger_is_larger_than_its_log_rolls",
+        "C.4",
+        "gather._Bounds.__init__",
+        "sizes.append(roll.max_bytes)",
+        "pass",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "gathered_ledger_is_older_than_retention_keeps",
+        "C.4",
+        "gather._Bounds.__init__",
+        "ages.append(retention.max_age_s / _RETENTION_SHARE)",
+        "pass",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "ledgers_that_left_the_list_are_replaced",
+        "C.4",
+        "LogMetadata.gathered",
+        "start is None or self.segments[start : start + len(parts)] != tuple(parts)",
+        "start is None",
+        _TEST_PLAN,
+    ),
+    mutant(
+        "ledger_that_does_not_hold_what_the_list_says_is_gathered",
+        "C.4",
+        "gather._read",
+        "(offset, size) != (part.end_offset, part.byte_length)",
+        "False",
+        f"{_TEST}::test_a_list_that_does_not_say_what_a_ledger_holds_is_not_gathered",
+    ),
+    mutant(
+        "records_of_different_times_share_an_entry",
+        "C.4",
+        "gather._Packer.add",
+        "(first.epoch, first.timestamp_ms) != (batch.epoch, batch.timestamp_ms)",
+        "False",
+        f"{_TEST}::test_splices_leave_few_ledgers_and_records_stay_as_they_were",
+    ),
+    mutant(
+        "gathered_entries_count_no_bytes_before_them",
+        "C.4",
+        "gather._Packer.flush",
+        "self._bytes_before += batch.size",
+        "pass",
+        f"{_TEST}::test_splices_leave_few_ledgers_and_records_stay_as_they_were",
+    ),
+    mutant(
+        "gatherer_forgets_what_it_did_if_the_answer_is_lost",
+        "C.4",
+        "gather._replace",
+        "is_unsure and metadata.index_of(ledger_id) is not None",
+        "False",
+        f"{_TEST}::test_a_gatherer_whose_answer_is_lost_looks_into_the_list",
+    ),
+    mutant(
+        "gatherer_that_was_too_late_leaves_its_ledger",
+        "C.4",
+        "gather_ledgers",
+        "await delete_ledgers(client.ledgers, [ledger_id])",
+        "pass",
+        f"{_TEST}::test_of_two_gatherers_one_replaces_and_the_other_leaves_nothing",
+    ),
+    mutant(
+        "replaced_ledgers_go_at_once",
+        "C.4",
+        "gather._is_due",
+        "now_ms - replaced.at_ms >= LOG_GATHERED_KEEP_S * 1000",
+        "True",
+        f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
+    ),
+    mutant(
+        "sweep_deletes_ledgers_that_readers_may_still_read",
+        "C.4",
+        "sweep._look_over",
+        "record is not None and ledger_id in lately",
+        "False",
+        f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
+    ),
+    mutant(
+        "replaced_ledger_that_is_listed_again_is_deleted",
+        "C.4",
+        "delete_replaced",
+        "one not in listed",
+        "True",
+        f"{_TEST}::test_a_ledger_that_is_listed_again_is_not_deleted",
+    ),
+    mutant(
+        "list_of_replaced_ledgers_stays",
+        "C.4",
+        "delete_replaced",
+        "await remove(client.store, gathered_path(incarnation, each.ledger_id))",
+        "pass",
+        f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
+    ),
+)
