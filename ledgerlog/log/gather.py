@@ -310,8 +310,8 @@ async def _replace(
             return False
         await client.store.transaction(
             [
-                Set(log_record_path(incarnation), changed.encode(), version),
                 Create(gathered_path(incarnation, ledger_id), replaced.encode()),
+                Set(log_record_path(incarnation), changed.encode(), version),
             ]
         )
         return True

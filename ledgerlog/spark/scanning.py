@@ -17,6 +17,9 @@ or too many.
 does so if, after the plan was made, bookies gave the ledger up, did not answer for it or damaged it. A
 compacted file gives the rows that are left; nothing shows that rows are missing.
 
+**Gathered ledgers.** If a new ledger has replaced the piece's ledger in the log's list (``log.gather``), and
+bookies no longer have the old one, the task reads the rest of the piece from the new one.
+
 **Ahead.** A trio task reads, and another thread takes what was read. At most ``_AHEAD`` batches of about
 ``_FETCHED_BYTES`` bytes each wait in between. Entries may be compressed, so one reply of a bookie may fill
 many batches.
@@ -54,9 +57,10 @@ from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import read_entries
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
-from ledgerlog.log.core.scan import Piece
+from ledgerlog.log.core.scan import Piece, Stretch
 from ledgerlog.log.core.search import EntrySearch
 from ledgerlog.log.positions import NOT_ON_BOOKIES
+from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.admission import OPEN, Admission
 from ledgerlog.model.archive import ArchivedFile
@@ -184,6 +188,32 @@ class _View:
             await store.sync()
             return await ArchiveRegistry(store).holding(piece.incarnation, piece.stretch.ledger_id, offset)
 
+    async def find_gathered(self, piece: Piece, offset: int) -> Piece | None:
+        """Return the rest of a piece, from an offset on, in the ledger that has replaced the piece's ledger
+        in the log's list; None if there is none."""
+        async with self._open_store() as store:
+            metadata, _ = await LogRegistry(store, self.environment).read(piece.incarnation)
+            old = piece.stretch.ledger_id
+            if metadata is None or not metadata.segments or metadata.index_of(old) is not None:
+                return None
+            segment = metadata.segments[metadata.index_at(offset)]
+            start, end = segment.first_offset, segment.end_offset
+            if start is None or end is None or not start <= offset < piece.end <= end:
+                return None
+            found = await LedgerRegistry(store, self.environment).find(segment.ledger_id)
+            if found is None:
+                return None
+            self._ledgers[segment.ledger_id] = found[0]
+        stretch = Stretch(
+            ledger_id=segment.ledger_id,
+            start=start,
+            end=end,
+            byte_length=segment.byte_length or 0,
+            last_entry=None,
+            spliced=segment.spliced,
+        )
+        return attrs.evolve(piece, stretch=stretch, start=offset)
+
     async def resolve(self, bookie_id: BookieId) -> BookieInfo:
         """Return the registration of a bookie.
 
@@ -274,11 +304,15 @@ class _Scan:
             await self._read_records(piece)
         except NOT_ON_BOOKIES:
             record = await self._view.find_archive(piece, self._at)
-            if record is None:
+            moved = await self._view.find_gathered(piece, self._at) if record is None else None
+            if record is None and moved is None:
                 raise
         else:
             return
-        await self._read_archive(piece, record)
+        if record is not None:
+            await self._read_archive(piece, record)
+        elif moved is not None:
+            await self._read_ledger(moved)
 
     async def _read_archive(self, piece: Piece, record: ArchivedFile) -> None:
         while self._at < piece.end:

@@ -129,6 +129,15 @@ MUTANTS = (
         f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
     ),
     mutant(
+        "task_of_an_older_plan_does_not_find_gathered_records",
+        "C.4",
+        "_View.find_gathered",
+        "metadata is None or not metadata.segments or metadata.index_of(old) is not None",
+        "True",
+        "tests/spark/test_spark_commit.py"
+        "::test_many_small_batches_leave_few_ledgers_and_older_plans_read_them",
+    ),
+    mutant(
         "replaced_ledger_that_is_listed_again_is_deleted",
         "C.4",
         "delete_replaced",

@@ -217,6 +217,9 @@ async def test_a_reader_within_a_ledger_that_goes_continues_in_the_new_one(autoj
             assert await gather_now(client, log) == 4
             await trio.sleep(_KEEP_S)
             await delete_replaced(client.opened, registry(client.opened), log.incarnation)
+            for bookie in cluster.bookies.values():
+                await bookie.node.engine.flush()
+                assert await bookie.node.engine.collector.collect() == 4
             await splice_apart(client, log, 1, first=4)
             found += [await anext(records) for _ in range(len(before) + 1)]
         assert [each.offset for each in found] == list(range(len(before) + 2))

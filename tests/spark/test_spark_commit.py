@@ -8,11 +8,13 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
+import trio
 import trio.testing
 from pyspark.sql import types
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX
+from ledgerlog.log import gather
 from ledgerlog.log.attach import stage
 from ledgerlog.log.core.attach import SpliceRefused, Staged
 from ledgerlog.log.log import Log, create_log
@@ -282,3 +284,39 @@ def test_a_task_too_many_fails_before_it_reads_a_row(
     writer = LogStreamWriter(STREAM) if is_stream else LogTableWriter(JOB)
     with pytest.raises(InvalidArgument, match=r"task 10000: .* at most 10000 tasks"):
         writer.write(values())
+
+
+async def test_many_small_batches_leave_few_ledgers_and_older_plans_read_them(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def columns(found: list[Any]) -> list[Any]:
+        return [(*row[:4], *row[6:]) for row in found]
+
+    monkeypatch.setattr(gather, "LOG_GATHERED_KEEP_S", 5.0)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        for batch in range(14):
+            await commit(
+                client, [await message(client, log, [b"%d" % batch], batch) for _ in range(4)], batch
+            )
+        assert len((await log.info()).segments) == 56
+        parts = await planned(client.opened, read_options())
+        whole = await client_rows(log)
+        for batch in range(14, 17):
+            await commit(
+                client, [await message(client, log, [b"%d" % batch], batch) for _ in range(4)], batch
+            )
+        assert len((await log.info()).segments) == 5
+        assert await rows(cluster, client, parts) == whole
+        await trio.sleep(5)
+        await gather.delete_replaced(
+            client.opened, LogRegistry(client.store, client.opened.environment), log.incarnation
+        )
+        for bookie in cluster.bookies.values():
+            await bookie.node.engine.flush()
+            await bookie.node.engine.collector.collect()
+        again = await rows(cluster, client, parts)
+        assert columns(again) == columns(whole)
+        assert await rows(cluster, client, await planned(client.opened, read_options())) == await client_rows(
+            log
+        )
