@@ -178,9 +178,9 @@ LOG_GATHER_BYTES_MAX = 256 * MIB
 LOG_GATHER_TIMEOUT_S = 60.0
 """A splice spends at most this long on gathering. The batch is in the log before that."""
 
-LOG_GATHERED_KEEP_S = 3600.0
+LOG_GATHERED_KEEP_S = 24 * 3600.0
 """A ledger that a gathered one replaced is deleted after this time. Until then, a process that has read the
-older list can read the ledger."""
+older list can read the ledger, and a backup of the older list can be restored."""
 
 ARCHIVE_GROUP_ROWS = 64 * KIB
 ARCHIVE_GROUP_BYTES = 8 * MIB

@@ -17,7 +17,7 @@ themselves. So any version reads them.
 node says what to delete. If the answer to 2 is lost, the list says whether the new ledger is in it. If two
 processes gather the same ledgers, one of them changes the list. The other one deletes its own new ledger.
 
-**Readers.** A reader that has read the older list has an hour to read the old ledgers. After that, it finds
+**Readers.** A reader that has read the older list has a day to read the old ledgers. After that, it finds
 that its ledger is gone, reads the list, and continues at its offset in the new ledger (``log.reader``).
 
 **Others at the same time.** Truncation and retention may take some of the old ledgers off the list. Then 2

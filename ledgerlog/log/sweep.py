@@ -14,7 +14,7 @@ know that the ledger can never be listed again:
                                               that has not seen the delete fails, and reads again
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it
                                               off, or a gathered ledger replaced it (``log.gather``) more than
-                                              an hour ago
+                                              a day ago
 
 If a ledger of the present epoch is open or empty, the sweep keeps it: the leader may have made the ledger for
 its next roll. Either the leader lists the ledger, or a later epoch makes the ledger an orphan.

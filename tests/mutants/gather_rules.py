@@ -118,7 +118,7 @@ MUTANTS = (
         "gather._is_due",
         "now_ms - replaced.at_ms >= LOG_GATHERED_KEEP_S * 1000",
         "True",
-        f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
+        f"{_TEST}::test_replaced_ledgers_are_read_for_a_day_and_then_go",
     ),
     mutant(
         "sweep_deletes_ledgers_that_readers_may_still_read",
@@ -126,7 +126,7 @@ MUTANTS = (
         "sweep._look_over",
         "record is not None and ledger_id in lately",
         "False",
-        f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
+        f"{_TEST}::test_replaced_ledgers_are_read_for_a_day_and_then_go",
     ),
     mutant(
         "task_of_an_older_plan_does_not_find_gathered_records",
@@ -151,6 +151,6 @@ MUTANTS = (
         "delete_replaced",
         "await remove(client.store, gathered_path(incarnation, each.ledger_id))",
         "pass",
-        f"{_TEST}::test_replaced_ledgers_are_read_for_an_hour_and_then_go",
+        f"{_TEST}::test_replaced_ledgers_are_read_for_a_day_and_then_go",
     ),
 )

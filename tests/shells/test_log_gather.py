@@ -188,7 +188,7 @@ async def test_of_two_gatherers_one_replaces_and_the_other_leaves_nothing(autoju
         assert await records_of(log) == before
 
 
-async def test_replaced_ledgers_are_read_for_an_hour_and_then_go(autojump_clock: object) -> None:
+async def test_replaced_ledgers_are_read_for_a_day_and_then_go(autojump_clock: object) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
         await splice_apart(client, log, 4)
