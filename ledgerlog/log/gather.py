@@ -48,6 +48,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log.core.append_queue import Batch
 from ledgerlog.log.core.gather import plan_gather
+from ledgerlog.log.positions import NOT_ON_BOOKIES
 from ledgerlog.log.registry import INCARNATION_LABEL, NAME_LABEL, STAGED_LABEL, LogRegistry
 from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.meta.settle import remove, settle
@@ -92,7 +93,7 @@ async def gather_after_splice(client: LedgerClient, registry: LogRegistry, metad
 
 
 async def gather_ledgers(client: LedgerClient, registry: LogRegistry, name: str, incarnation: int) -> int:
-    """Gather one run of small neighbours into one ledger.
+    """Gather one run of small neighbours into one ledger. Ledgers that cannot be read stay.
 
     Args:
         client: The client of the cluster.
@@ -105,8 +106,7 @@ async def gather_ledgers(client: LedgerClient, registry: LogRegistry, name: str,
 
     Raises:
         LogNotFound: The log no longer exists.
-        EntryCorrupt: A ledger does not hold what the list says, or an entry is damaged.
-        LedgerLogError: A ledger could not be read or written.
+        LedgerLogError: The new ledger could not be written.
         MetadataOutcomeUnknown: The list may or may not be changed. All records are in it either way.
 
     Cancelling: the list may or may not be changed.
@@ -117,20 +117,32 @@ async def gather_ledgers(client: LedgerClient, registry: LogRegistry, name: str,
     if not plan_gather(metadata, ()):
         return 0
     # The list names an archived file by the ledger under which its record is stored.
-    parts = plan_gather(metadata, set(await ArchiveRegistry(client.store).ledgers(incarnation)))
-    if not parts:
-        return 0
-    ledger_id = await _copy(client, metadata, parts)
-    is_done = await _replace(client, registry, metadata, parts, ledger_id)
-    if not is_done:
+    stays = set(await ArchiveRegistry(client.store).ledgers(incarnation))
+    while parts := plan_gather(metadata, stays):
+        unreadable: set[int] = set()
+        try:
+            ledger_id = await _copy(client, metadata, parts, unreadable)
+        except NOT_ON_BOOKIES as cause:
+            if not unreadable:
+                raise
+            logger.warning("log=%s: a small ledger cannot be read, and stays: %s", name, cause)
+            stays |= unreadable
+            continue
+        if await _replace(client, registry, metadata, parts, ledger_id):
+            logger.info("log=%s ledger=%d holds the records of %d ledgers now", name, ledger_id, len(parts))
+            return len(parts)
         await delete_ledgers(client.ledgers, [ledger_id])
         return 0
-    logger.info("log=%s ledger=%d holds the records of %d ledgers now", name, ledger_id, len(parts))
-    return len(parts)
+    return 0
 
 
-async def _copy(client: LedgerClient, metadata: LogMetadata, parts: tuple[LogSegment, ...]) -> int:
-    """Write the records of the parts to a new ledger, close it, and return its id."""
+async def _copy(
+    client: LedgerClient, metadata: LogMetadata, parts: tuple[LogSegment, ...], unreadable: set[int]
+) -> int:
+    """Write the records of the parts to a new ledger, close it, and return its id.
+
+    If a part cannot be read, its ledger is put into ``unreadable``, and the error is raised.
+    """
     start = metadata.segments.index(parts[0])
     bytes_before = metadata.before[1] + sum(each.byte_length or 0 for each in metadata.segments[:start])
     writer = await client.ledgers.create(
@@ -147,7 +159,11 @@ async def _copy(client: LedgerClient, metadata: LogMetadata, parts: tuple[LogSeg
             found: dict[int, list[_Entry]] = {}
 
             async def read(part: LogSegment, found: dict[int, list[_Entry]] = found) -> None:
-                found[part.ledger_id] = await _read(client, part)
+                try:
+                    found[part.ledger_id] = await _read(client, part)
+                except NOT_ON_BOOKIES:
+                    unreadable.add(part.ledger_id)
+                    raise
 
             await gather_each(group, read, at_once=_READS_AT_ONCE)
             for part in group:

@@ -195,8 +195,8 @@ MUTANTS = (
         "sweep_deletes_a_staged_ledger_without_a_change_of_the_record",
         "A.6",
         "_delete_staged",
-        "record is not None",
-        "False",
+        "operations.append(Set(log_record_path(incarnation), touched.encode(), record_version))",
+        "pass",
         f"{_TEST}::test_of_a_splice_and_a_sweep_at_the_same_time_one_fails",
     ),
     mutant(
