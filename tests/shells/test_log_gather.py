@@ -46,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 async def records_of(log: Log) -> list[Record]:
     """The records, without their positions."""
     async with log.read() as records:
-        return [record._replace(position=None) async for record in records]  # type: ignore[arg-type]
+        return [record._replace(position=None) async for record in records]
 
 
 async def ids(client: Client, log: Log) -> list[int]:

@@ -27,7 +27,7 @@ def new_log(segments: tuple[LogSegment, ...] = (), **changes: object) -> LogMeta
     log = LogMetadata.create(
         name="log", incarnation=5, created_ms=1, token=b"t", replication=Replication(3, 3, 2)
     )
-    return attrs.evolve(log, segments=segments, epoch=1, **changes)  # type: ignore[arg-type]
+    return attrs.evolve(log, segments=segments, epoch=1, **changes)
 
 
 def listed(sizes: list[int], *, step_ms: int = 1) -> tuple[LogSegment, ...]:

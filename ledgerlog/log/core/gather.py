@@ -28,6 +28,7 @@ eighth of what retention keeps, by bytes and by age.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 
 from ledgerlog.limits import (
@@ -60,10 +61,12 @@ def plan_gather(metadata: LogMetadata, archived: Collection[int]) -> tuple[LogSe
         return ()
     bounds = _Bounds(metadata)
     weights = list(map(_weight, counted))
-    heaviest = min(bounds.bytes_max // LOG_GATHER_GROWTH, max(weights))
+    by_weight = sorted(weights)
+    heaviest = min(bounds.bytes_max // LOG_GATHER_GROWTH, by_weight[-1])
     limit = _FIRST_CLASS
     while True:
-        for start, stop in _runs(counted, weights, limit, archived):
+        is_many = bisect_right(by_weight, limit) >= LOG_GATHER_LEDGERS_MIN
+        for start, stop in _runs(counted, weights, limit, archived) if is_many else ():
             for begin, end in bounds.cut(counted, start, stop):
                 if _is_worth(weights[begin:end]) and any(each.record_count for each in counted[begin:end]):
                     return counted[begin:end]
