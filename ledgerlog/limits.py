@@ -182,6 +182,14 @@ LOG_GATHERED_KEEP_S = 24 * 3600.0
 """A ledger that a gathered one replaced is deleted after this time. Until then, a process that has read the
 older list can read the ledger, and a backup of the older list can be restored."""
 
+LOG_SPLICE_ANSWER_S = 10.0
+"""How long a splice waits for the leader of the log to answer its request. After that, the splice takes the
+log over."""
+
+LOG_SPLICE_HOLD_S = 20.0
+"""A leader that splices holds its appends back. If it cannot write the log's record for this many seconds, its
+leadership ends."""
+
 ARCHIVE_GROUP_ROWS = 64 * KIB
 ARCHIVE_GROUP_BYTES = 8 * MIB
 """Archived files are written and read in groups of about this many records, or bytes of records."""
@@ -564,6 +572,7 @@ assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
 assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case
 assert LOG_GATHER_GROWTH < LOG_GATHER_LEDGERS_MIN < LOG_GATHER_LEDGERS_MAX
+assert METADATA_TIMEOUT_S <= LOG_SPLICE_ANSWER_S < LOG_SPLICE_HOLD_S <= APPEND_DEADLINE_S
 assert LOG_SEGMENTS_ROLL_MAX < LOG_SEGMENTS_SPLICE_MAX <= LOG_SEGMENTS_MAX // 2
 assert LOG_PRODUCERS <= LOG_PRODUCERS_MAX
 assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run for each producer

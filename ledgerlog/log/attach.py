@@ -4,6 +4,9 @@ Many processes may ``stage`` at the same time. Each process writes a ledger of i
 and closes it. Then one process calls ``splice``. In one transaction, it makes all of the given ledgers part
 of the log, in their order, or none.
 
+**A leader.** If the log has one, the leader splices on request (``log.splice_requests``). It runs the same
+core, and puts the same changes into a transaction with its own change of the list (``log.splice_desk``).
+
 **Labels.** The metadata of a staged ledger names the log and the incarnation for which it was written, and
 says that it is staged. The transaction replaces these labels by those of a leader's ledger (``registry``),
 but only for the last ``LOG_SPLICE_LABELS_MAX`` ledgers of the batch. The labels show whether the transaction
@@ -31,6 +34,7 @@ import attrs
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.errors import (
     InvalidArgument,
+    LedgerLogError,
     LedgerNotFound,
     LogListFull,
     LogNotFound,
@@ -57,13 +61,15 @@ from ledgerlog.log.registry import (
     LogRegistry,
     ledger_labels,
 )
+from ledgerlog.log.splice_requests import RequestEnd, ask_leader
 from ledgerlog.log.takeover import count_open
-from ledgerlog.meta.settle import on_unsettled, remove, settle
+from ledgerlog.meta.settle import AWAY, on_unsettled, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.attach import SpliceMark, check_splicer
 from ledgerlog.model.attributes import HeadersLike, attributes_column
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.splice_request import SpliceRequest
 from ledgerlog.wire.records import encode_entry
 
 __all__ = ["Spliced", "Stage", "delete_marks", "splice", "stage"]
@@ -235,7 +241,7 @@ async def splice(
 
     Raises:
         SpliceRefused: Nothing was spliced, and trying again will not change that.
-        LostLeadership: Another run or another writer leads. Nothing was spliced.
+        LostLeadership: Another run of the same producer has followed. Nothing was spliced.
         LogSealed: The log is sealed. Nothing was spliced.
         LogNotFound: The log no longer exists. Nothing was spliced.
         LogListFull: The log's list has no room for the ledgers. Nothing was spliced.
@@ -265,23 +271,30 @@ async def splice(
         while True:
             match core.need:
                 case SpliceNeed.READ:
-                    await _read(client, registry, incarnation, core, commit)
+                    try:
+                        await _read(client, registry, incarnation, core, commit)
+                    except AWAY as away:
+                        if not core.was_tried:
+                            raise
+                        raise MetadataOutcomeUnknown(f"batch {commit.batch} may be spliced: {away}") from away
+                case SpliceNeed.ASK:
+                    core.on_asked()
+                    answer = await ask_leader(client, registry, incarnation, commit)
+                    if isinstance(answer, SpliceRequest):
+                        assert answer.refused is not None
+                        core.on_refused(answer.refused, is_full=answer.is_full)
+                    elif answer is RequestEnd.UNANSWERED:
+                        core.on_unanswered()
                 case SpliceNeed.RECOVER:
                     await count_open(client, registry, incarnation, core, client.ledgers.recover)
                 case SpliceNeed.WRITE:
-                    operations = _operations(core, commit)
+                    operations = splice_operations(core, commit, core.version)
                     try:
                         with on_unsettled(core.on_unsettled):
                             await client.store.transaction(operations)
                     except InvalidArgument as too_large:
                         assert core.base is not None
-                        if _is_list_too_long(operations):
-                            raise LogListFull(name, len(core.base.segments)) from too_large
-                        raise InvalidArgument(
-                            f"log {name!r}: {len(commit.staged)} ledgers and a list of "
-                            f"{len(core.base.segments)} do not fit into one transaction: write with fewer "
-                            "tasks (coalesce), or truncate it"
-                        ) from too_large
+                        raise too_large_for(core.base, commit, operations) from too_large
                     core.on_written()
                 case SpliceNeed.DONE:
                     return
@@ -312,12 +325,24 @@ async def _read(
     client: LedgerClient, registry: LogRegistry, incarnation: int, core: Splice, commit: Commit
 ) -> None:
     await client.store.sync()
-    mark, mark_version = None, -1
-    if commit.producer is not None:
-        node = await client.store.get(splice_path(incarnation, commit.producer))
-        if node is not None:
-            mark, mark_version = SpliceMark.decode_untrusted(node.value, commit.producer), node.version
+    mark, mark_version = await read_mark(client, incarnation, commit)
     metadata, version = await registry.read(incarnation, fresh=False)
+    ledgers = await read_staged(client, commit)
+    core.on_read(metadata, version, mark, mark_version, ledgers, client.environment.now_ms())
+
+
+async def read_mark(client: LedgerClient, incarnation: int, commit: Commit) -> tuple[SpliceMark | None, int]:
+    """Return the mark of a batch's producer and its version; (None, -1) if there is none."""
+    if commit.producer is None:
+        return None, -1
+    node = await client.store.get(splice_path(incarnation, commit.producer))
+    if node is None:
+        return None, -1
+    return SpliceMark.decode_untrusted(node.value, commit.producer), node.version
+
+
+async def read_staged(client: LedgerClient, commit: Commit) -> list[StagedLedger | None]:
+    """Return the metadata of the staged ledgers in their order; None for a ledger that is gone."""
     ledgers = LedgerRegistry(client.store, client.environment)
     found: dict[int, StagedLedger] = {}
 
@@ -327,14 +352,20 @@ async def _read(
             found[staged.ledger_id] = StagedLedger(*read, is_spliced=STAGED_LABEL not in read[0].custom)
 
     await gather_each(commit.staged, find, at_once=_LEDGERS_AT_ONCE)
-    in_order = [found.get(staged.ledger_id) for staged in commit.staged]
-    core.on_read(metadata, version, mark, mark_version, in_order, client.environment.now_ms())
+    return [found.get(staged.ledger_id) for staged in commit.staged]
 
 
-def _operations(core: Splice, commit: Commit) -> list[Operation]:
+def splice_operations(core: Splice, commit: Commit, version: int) -> list[Operation]:
+    """Return the transaction that writes the record and the mark of a splice, and labels its ledgers.
+
+    Args:
+        core: The splice, with the record to write.
+        commit: Its batch.
+        version: The version of the log's record that the transaction replaces.
+    """
     record, mark = core.record, core.mark
     assert record is not None
-    operations: list[Operation] = [Set(log_record_path(record.incarnation), record.encode(), core.version)]
+    operations: list[Operation] = [Set(log_record_path(record.incarnation), record.encode(), version)]
     if mark is not None:
         path = splice_path(record.incarnation, mark.producer)
         if core.base_mark is None:
@@ -354,11 +385,18 @@ def _operations(core: Splice, commit: Commit) -> list[Operation]:
     return operations
 
 
-def _is_list_too_long(operations: Sequence[Operation]) -> bool:
-    """Whether the log's record (the first operation) takes more than half of a transaction that is too
-    large."""
+def too_large_for(base: LogMetadata, commit: Commit, operations: Sequence[Operation]) -> LedgerLogError:
+    """Return the error for a splice whose transaction is too large.
+
+    If the log's record (the first operation) takes more than half of it, the list of ledgers is too long.
+    """
     first, *others = (len(each.value) for each in operations if isinstance(each, Create | Set))
-    return first > sum(others)
+    if first > sum(others):
+        return LogListFull(base.name, len(base.segments))
+    return InvalidArgument(
+        f"log {base.name!r}: {len(commit.staged)} ledgers and a list of {len(base.segments)} do not fit into "
+        "one transaction: write with fewer tasks (coalesce), or truncate it"
+    )
 
 
 async def _delete_garbage(client: LedgerClient, core: Splice) -> None:

@@ -170,7 +170,7 @@ class LogLeader:
     def _send_due(self) -> None:
         core, queue, writer = self.core, self.queue, self._writer
         assert writer.ledger_id == core.segment.ledger_id
-        while core.failure is None:
+        while core.failure is None and not core.chain.is_holding:
             full_only = queue.entries_sent >= WRITER_FRAMES_OUTSTANDING or (
                 self._linger_s > 0 and queue.open_ticket >= self._due_ticket
             )
@@ -278,6 +278,7 @@ class LogLeader:
         """Serve the leadership until it ends, then answer every append that still waits."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._maintenance.watch, self._client.store)
+            nursery.start_soon(self._maintenance.desk.watch)
             nursery.start_soon(self._maintenance.make_spares)
             nursery.start_soon(self._make_room)
             nursery.start_soon(self._retain)

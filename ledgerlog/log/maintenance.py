@@ -2,8 +2,11 @@
 
 The maintenance writes the list of ledgers, closes a *drained* ledger (one in which every append is
 acknowledged), and reads the log's record again when it may have changed. A second task makes the next ledger
-ahead of time, because that may take long and no other step may wait for it. Appends never wait for any of
-this. They go to the old ledger until a roll is written, and to the new ledger after that.
+ahead of time, because that may take long and no other step may wait for it. Appends never wait for a roll.
+They go to the old ledger until a roll is written, and to the new ledger after that.
+
+If other processes ask for splices, the maintenance carries them out too (``log.splice_desk``). Only then do
+appends wait, until the log continues behind the spliced ledgers.
 
 The maintenance acts on the core of the leadership (``log.core.leadership``) and calls nobody back. The caller
 that runs the steps looks at the core, and at ``current``, after each step. Call ``look`` if something may
@@ -23,6 +26,7 @@ import trio
 from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import (
     AppendUnknown,
+    InvalidArgument,
     LedgerClosed,
     LedgerLogError,
     LogListFull,
@@ -36,11 +40,12 @@ from ledgerlog.errors import (
 )
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.writer import LedgerWriter
-from ledgerlog.limits import RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
+from ledgerlog.limits import LOG_SPLICE_HOLD_S, RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
 from ledgerlog.log.core.chain import ChainNeed
 from ledgerlog.log.core.leadership import Leadership
 from ledgerlog.log.registry import LogRegistry, ledger_labels
-from ledgerlog.meta.settle import follow, on_unsettled, settle
+from ledgerlog.log.splice_desk import SpliceDesk
+from ledgerlog.meta.settle import follow, on_lost_answer, on_refusal, on_unsettled, settle
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
 
@@ -82,6 +87,12 @@ class ChainMaintenance:
         self._reread = False
         self._is_list_full = False
         """Whether the last write had no room in the record."""
+        self.desk = SpliceDesk(
+            client, leadership.name, self._chain.metadata.incarnation, on_request=self._on_request
+        )
+        """The requests of other processes to splice ledgers."""
+        self._held_since: float | None = None
+        """Since when appends are held back for a splice."""
         self._refused: ChainNeed | None = None
         """The need that could not be met at the last try. It is tried again at ``_retry_at``."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
@@ -106,6 +117,10 @@ class ChainMaintenance:
         self._wake = trio.Event()
         chain = self._chain
         need = chain.need
+        if not chain.is_holding:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = trio.current_time()
         # A write finds out by itself that the record has changed. But if the list is too long to be written,
         # read the record first: the next write must be prepared from the record that is there now.
         if self._reread and (need is not ChainNeed.WRITE or self._is_list_full):
@@ -122,6 +137,8 @@ class ChainMaintenance:
                     await self._write()
                 case ChainNeed.CLOSE:
                     await self._close()
+                case ChainNeed.ADMIT:
+                    await self._admit()
                 case ChainNeed.SPARE:
                     self._spare_wanted.set()  # ``make_spares`` makes it.
                     return False
@@ -131,7 +148,7 @@ class ChainMaintenance:
             self._reread = self._reread or need is ChainNeed.SETTLE
             self._is_list_full = isinstance(cause, LogListFull)
             self._pause(need, cause)
-            return False
+            return chain.failure is not None
         except LedgerLogError as cause:
             # The ledger was fenced, closed or deleted by somebody else, or is damaged. It is no longer
             # ours.
@@ -185,14 +202,37 @@ class ChainMaintenance:
                 await self._read()
             if chain.need is ChainNeed.WRITE:
                 try:
-                    with on_unsettled(chain.on_unsettled):
-                        chain.on_written(await self._registry.write(chain.record, chain.version))
+                    if chain.is_splicing:
+                        await self._write_splice()
+                    else:
+                        with on_unsettled(chain.on_unsettled):
+                            chain.on_written(await self._registry.write(chain.record, chain.version))
                 except (MetadataUnavailable, LogListFull):
                     chain.on_not_written()
                     raise
                 self._follow()
 
         await settle(self._client.store, attempt, what=f"a change of log {chain.metadata.name!r}")
+
+    async def _write_splice(self) -> None:
+        chain = self._chain
+        try:
+            with on_lost_answer(chain.on_unsettled), on_refusal(chain.on_refused):
+                chain.on_written(await self.desk.write(chain.record, chain.version))
+        except (LogListFull, InvalidArgument) as too_large:
+            chain.on_too_large()
+            await self.desk.refuse(too_large)
+
+    async def _admit(self) -> None:
+        chain = self._chain
+        now_ms = max(self._leadership.last_ms, self._client.environment.now_ms())
+        chain.on_admitted(await self.desk.admit(chain.metadata, now_ms))
+        self._on_request()
+
+    def _on_request(self) -> None:
+        if self.desk.has_requests:
+            self._chain.want_splice()
+            self.look()
 
     async def _close(self) -> None:
         chain = self._chain
@@ -232,14 +272,22 @@ class ChainMaintenance:
                 self.current.ledger_id,
                 self.draining.ledger_id,
             )
+            if chain.draining is None:
+                self.desk.on_written()
+                self._on_request()
         if self.draining is not None and chain.draining is None:
             self.draining = None
 
     def _pause(self, need: ChainNeed, cause: LedgerLogError) -> None:
+        now, chain = trio.current_time(), self._chain
+        if self._held_since is not None and now - self._held_since > LOG_SPLICE_HOLD_S:
+            why = f"a splice held appends back for {LOG_SPLICE_HOLD_S:g} s and cannot be completed: {cause}"
+            chain.on_lost(LostLeadership(chain.metadata.name, None, why))
+            return
         if self._refused is None:
             self._warn(need, cause)
         self._refused = need
-        self._retry_at = trio.current_time() + self._backoff.next_s()
+        self._retry_at = now + self._backoff.next_s()
 
     def _warn(self, need: ChainNeed, cause: LedgerLogError) -> None:
         logger.warning(

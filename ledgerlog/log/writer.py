@@ -140,8 +140,6 @@ class LogWriter:
         # Every append reads these.
         self._queue = leader.queue
         self._answered = leader.answered
-        self._first_offset = leader.queue.next_offset
-        self._bytes_at_start = leader.core.bytes_total
         self._gate = trio.StrictFIFOLock()
         self._at_gate = 0
         """How many tasks stand in line for a place in the window. No other task may pass them."""
@@ -178,8 +176,8 @@ class LogWriter:
             epoch=self._core.epoch,
             next_offset=queue.tail,
             durable_offset=queue.durable_offset,
-            records_appended=queue.next_offset - self._first_offset,
-            bytes_appended=self._core.bytes_total - self._bytes_at_start,
+            records_appended=self._core.records_appended,
+            bytes_appended=self._core.bytes_appended,
             entries_appended=self._core.entries_appended,
             records_outstanding=queue.records_outstanding,
             bytes_outstanding=queue.bytes_outstanding,
@@ -197,8 +195,8 @@ class LogWriter:
             durable_offset=queue.durable_offset,
             epoch=core.epoch,
             segments=len(metadata.segments),
-            records_appended=queue.next_offset - self._first_offset,
-            bytes_appended=core.bytes_total - self._bytes_at_start,
+            records_appended=core.records_appended,
+            bytes_appended=core.bytes_appended,
             entries_appended=core.entries_appended,
             records_outstanding=queue.records_outstanding,
             bytes_outstanding=queue.bytes_outstanding,

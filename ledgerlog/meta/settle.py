@@ -57,6 +57,7 @@ __all__ = [
     "go_on",
     "new_number",
     "on_lost_answer",
+    "on_refusal",
     "on_unsettled",
     "remove",
     "settle",
@@ -164,6 +165,19 @@ def on_unsettled(act: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     except _UNSETTLED:
+        act()
+        raise
+
+
+@contextmanager
+def on_refusal(act: Callable[[], object]) -> Iterator[None]:
+    """Call ``act`` if a rival was faster than the body's write, which did nothing.
+
+    The exception is passed on to ``settle``, which calls the attempt again.
+    """
+    try:
+        yield
+    except CONFLICTS:
         act()
         raise
 

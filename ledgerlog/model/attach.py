@@ -5,14 +5,14 @@ consists of whole ledgers that become part of the log in one transaction (``log.
 transaction moves the mark. The mark's node lies below the incarnation of the log, and its value is one
 canonical CBOR map:
 
-    v         1                        epoch       of the leadership that made the last splice
+    v         1                        epoch       of the log after the last splice
     producer  its name                 run         the run that spliced last
     source    the origin of batches    former      the runs before it, the newest last, a bounded number
     batch     the last one             token       of the writer of this mark
     records   in that batch            end_offset  the offset in the log after the last of them
 
 Version 0.1 wrote no ``records`` and no ``end_offset``, and ignores both when it reads. In a mark that version
-0.1 wrote, both are absent or null.
+0.1 wrote, both are absent or null. Only version 0.1 uses ``epoch``: a run of it ends if the log has another.
 
 A *source* is what numbers the batches, for example a checkpoint of Spark. If the same producer comes with
 another source, it has lost its checkpoint, and its numbers begin again. A *run* is one start of a program

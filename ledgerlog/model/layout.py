@@ -13,6 +13,8 @@
     splices/HHHHHHHHHHHHHHHH/NAME   the mark of a producer's last splice into that incarnation of a log
     splices/HHHHHHHHHHHHHHHH/.gathered-HHHHHHHHHHHHHHHH
                                     the ledgers of that log that a gathered ledger replaced in its list
+    requests/HHHHHHHHHHHHHHHH/HH... a request to the leader of that incarnation of a log to splice ledgers
+                                    (ephemeral)
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
                                     a file that holds a ledger of that incarnation of a log
     destinations/HH...              a destination of archived files, with the id of its marker: 32
@@ -52,6 +54,7 @@ LOG_NAMES = "logs"
 LOG_RECORDS = "log"
 CURSORS = "cursors"
 SPLICES = "splices"
+REQUESTS = "requests"
 ARCHIVES = "archives"
 DESTINATIONS = "destinations"
 ELECTIONS = "elections"
@@ -98,7 +101,7 @@ def is_lasting(path: str) -> bool:
         return not (len(parts) > 2 and parts[2] == "candidates")
     if parts[0] == REPAIR:
         return "/".join(parts[:2]) not in (REPAIR_LOCKS, REPAIR_WORKERS, REPAIR_PROGRESS)
-    return path == PLACEMENT or parts[0] not in (BOOKIES, RESTORED)
+    return path == PLACEMENT or parts[0] not in (BOOKIES, REQUESTS, RESTORED)
 
 
 def grants_path(principal: str) -> str:
@@ -199,6 +202,16 @@ def gathered_path(incarnation: int, ledger_id: int) -> str:
 def is_gathered(component: str) -> bool:
     """Return whether a component below ``splices_path`` is a list of replaced ledgers, not a mark."""
     return component.startswith(_GATHERED)
+
+
+def requests_path(incarnation: int) -> str:
+    """Return the parent of all requests to the leader of one incarnation of a log."""
+    return f"{REQUESTS}/{incarnation:016x}"
+
+
+def request_path(incarnation: int, token: str) -> str:
+    """Return the path of a request. ``token`` is random, so no path is used twice."""
+    return f"{requests_path(incarnation)}/{token}"
 
 
 def archives_path(incarnation: int) -> str:

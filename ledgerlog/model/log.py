@@ -10,6 +10,8 @@ the rules that must hold before the record is written:
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
     touched      only the version changes: a writer that read the record before must read it again
     spliced      CLOSED ledgers that were written apart become part of the log, counted at once
+    continued    the leader has closed its only open ledger and continues in a new one; CLOSED ledgers that
+                 were written apart come between the two
     brought_back a CLOSED ledger that a restore from a backup had forgotten is in the list again
     merged       neighbours whose records lie in one archived file become one segment, named by the first
     gathered     a new CLOSED ledger, which holds the records of neighbours, takes their place
@@ -344,7 +346,7 @@ class LogMetadata:
         now_ms: int,
         token: bytes,
         *,
-        counts: Sequence[SegmentCounts] | None,
+        counts: Sequence[SegmentCounts] | None = None,
     ) -> LogMetadata:
         """Return the record after a splice of closed ledgers.
 
@@ -354,23 +356,59 @@ class LogMetadata:
             now_ms: Wall clock, in milliseconds since 1970. It becomes the timestamp of the records, or the
                 log's last timestamp if that is later.
             token: A random value of the caller.
-            counts: If given, the caller first becomes the leader, with these counts, as in ``taken_over``. If
-                None, the caller leads already and no ledger is open.
+            counts: If given, the caller first ends the leadership, with these counts of the open ledgers, as
+                in ``recovered``. If None, no ledger is open, or ``staged`` is empty. Then the epoch stays,
+                but a log that never had a leader gets epoch 1.
         """
         assert not self.sealed, "a sealed log takes no ledger"
+        assert counts is not None or not staged or not self.open_segments, "a splice deposes or asks a leader"
+        counted = self if counts is None else self._all_counted(counts)
+        epoch = max(self.epoch, 1) if counts is None else self.epoch + 1
+        return attrs.evolve(
+            counted, epoch=epoch, segments=counted._with_staged(staged, now_ms, epoch), token=token
+        )
+
+    def continued(
+        self,
+        counts: SegmentCounts,
+        staged: Sequence[tuple[int, int, int]],
+        now_ms: int,
+        token: bytes,
+        *,
+        ledger_id: int,
+    ) -> LogMetadata:
+        """Return the record after the leader closed its only open ledger and continued in ``ledger_id``.
+
+        Args:
+            counts: The counts of the closed ledger.
+            staged: Ledgers to splice between the two, as for ``spliced``; may be empty.
+            now_ms: Wall clock, as for ``spliced``.
+            token: A random value of the caller.
+            ledger_id: The new ledger.
+        """
+        assert not self.sealed, "a sealed log takes no ledger"
+        assert len(self.open_segments) == 1, "the leader waits until its roll has ended"
+        counted = attrs.evolve(self, segments=self._counting([counts]))
+        behind = attrs.evolve(counted, segments=counted._with_staged(staged, now_ms, self.epoch))
+        segment = LogSegment(ledger_id, self.epoch, behind.counted_end)
+        return attrs.evolve(behind, segments=(*behind._without(ledger_id), segment), token=token)
+
+    def _with_staged(
+        self, staged: Sequence[tuple[int, int, int]], now_ms: int, epoch: int
+    ) -> tuple[LogSegment, ...]:
+        """Return the segments, all of them counted, followed by spliced ones."""
+        if not staged:
+            return self.segments
         assert len(self.segments) + len(staged) <= LOG_SEGMENTS_SPLICE_MAX, "a splice leaves room for writers"
         assert self.dedupe_epoch is None, "ledgers that were written apart do not say who appended what"
-        assert counts is not None or not self.open_segments, "without a takeover no ledger may be open"
-        counted = self if counts is None else self._all_counted(counts)
-        epoch = self.epoch + (counts is not None)
-        at, ms = counted.counted_end, max(now_ms, counted.counted_ms)
-        segments = list(counted.segments)
+        at, ms = self.counted_end, max(now_ms, self.counted_ms)
+        segments = list(self.segments)
         for ledger_id, record_count, byte_length in staged:
             assert record_count > 0, "a ledger without records is not worth a segment"
             segments.append(LogSegment(ledger_id, epoch, at, record_count, byte_length, ms, ms))
             at += record_count
         assert len({segment.ledger_id for segment in segments}) == len(segments), "no ledger is listed twice"
-        return attrs.evolve(counted, epoch=epoch, segments=tuple(segments), token=token)
+        return tuple(segments)
 
     def counted(self, ledger_id: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
         """Return the record with the counts of the first open segment, whose ledger is CLOSED now."""

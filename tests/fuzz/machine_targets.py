@@ -27,6 +27,7 @@ from ledgerlog.model.command import CommandOutcome, Envelope
 from ledgerlog.model.gathered import ReplacedLedgers
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
+from ledgerlog.model.splice_request import SpliceRequest
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
@@ -157,6 +158,18 @@ def _splices() -> list[SpliceMark]:
     return [mark]
 
 
+def _requested_splices() -> list[SpliceRequest]:
+    request = SpliceRequest(
+        producer="copier",
+        source="clicks",
+        run="r2",
+        batch=3,
+        gaps=False,
+        staged=((7, 20, 900, 1), (9, 1, 5, 0)),
+    )
+    return [request, attrs.evolve(request, producer=None, refused="too large", is_full=True)]
+
+
 MACHINE_TARGETS = (
     Target(
         "command",
@@ -189,4 +202,5 @@ MACHINE_TARGETS = (
         lambda: [ReplacedLedgers(ledger_id=9, ledgers=(1, 2, 5), at_ms=1_700_000_000_000)],
     ),
     metadata_target("splice", lambda data: SpliceMark.decode_untrusted(data, "copier"), _splices),
+    metadata_target("splice-request", SpliceRequest.decode_untrusted, _requested_splices),
 )

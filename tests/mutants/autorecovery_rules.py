@@ -572,8 +572,8 @@ MUTANTS = (
         "a_backup_has_no_policy",
         "placement",
         "is_lasting",
-        "path == PLACEMENT or parts[0] not in (BOOKIES, RESTORED)",
-        "parts[0] not in (BOOKIES, RESTORED)",
+        "path == PLACEMENT or parts[0] not in (BOOKIES, REQUESTS, RESTORED)",
+        "parts[0] not in (BOOKIES, REQUESTS, RESTORED)",
         "tests/scenarios/test_restored_metadata.py::test_a_restore_brings_the_placement_policy_back",
     ),
 )

@@ -215,7 +215,7 @@ CHAIN = (
         "second_roll_with_two_ledgers_open",
         "A.6 rule R, C03",
         "LeaderChain.need",
-        "self._roll_wanted and self.draining is None and self.spare is not None",
+        "self._roll_wanted and self._splice is None and self.draining is None and self.spare is not None",
         "self._roll_wanted and self.spare is not None",
         f"{_TEST_CHAIN}::test_c03_no_second_roll_while_the_ledger_before_the_current_one_is_open",
         also=(

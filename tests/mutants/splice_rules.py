@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Change, mutant
 
 _TEST = "tests/shells/test_log_splice.py"
+_TEST_SEVERAL = "tests/shells/test_splices_of_several_writers.py"
+_TEST_LEADER = "tests/unit/test_leader_splices.py"
 _TEST_COMMIT = "tests/spark/test_spark_commit.py"
 _TEST_STREAM = "tests/spark/test_spark_stream.py"
 _TEST_READING = "tests/spark/test_spark_reading.py"
@@ -14,7 +16,7 @@ MUTANTS = (
         "a_splice_that_may_have_happened_is_denied",
         "rule 14",
         "Splice._staged_refusal",
-        "ledger is None and self._was_tried",
+        "ledger is None and self.was_tried",
         "False",
         "tests/shells/test_log_splice.py"
         "::test_a_splice_without_producer_that_was_truncated_before_its_answer_is_settled_is_not_denied",
@@ -75,7 +77,7 @@ MUTANTS = (
         "run_that_was_followed_takes_the_others_batch_for_its_own",
         "A.6",
         "Splice._doubt",
-        "None if self._was_tried else self._followed()",
+        "None if may_be_ours else self._followed()",
         "None",
         f"{_TEST}::test_a_run_that_was_followed_is_told_also_where_the_other_has_a_batch_of_that_number",
     ),
@@ -88,20 +90,136 @@ MUTANTS = (
         f"{_TEST}::test_what_is_left_of_a_log_that_is_gone_passes_for_no_batch",
     ),
     mutant(
-        "run_goes_on_in_the_epoch_of_another_leader",
-        "A.6",
-        "Splice._refusal",
-        "mark is not None and commit.run == mark.run and metadata.epoch != mark.epoch",
-        "mark is not None and False",
-        f"{_TEST}::test_who_takes_the_log_over_deposes_a_run_and_the_next_run_goes_on",
-    ),
-    mutant(
-        "splice_leaves_a_live_writers_epoch_as_it_is",
+        "splice_leaves_a_silent_leaders_epoch_as_it_is",
         "A.6",
         "LogMetadata.spliced",
-        "self.epoch + (counts is not None)",
-        "self.epoch",
-        _TEST,
+        "max(self.epoch, 1) if counts is None else self.epoch + 1",
+        "max(self.epoch, 1)",
+        f"{_TEST_SEVERAL}::test_a_leader_that_does_not_answer_is_deposed_and_its_late_transaction_does_nothing",
+    ),
+    mutant(
+        "splice_deposes_every_other_producer",
+        "A.6",
+        "LogMetadata.spliced",
+        "max(self.epoch, 1) if counts is None else self.epoch + 1",
+        "self.epoch + 1",
+        f"{_TEST_SEVERAL}::test_the_batches_of_two_producers_alternate_and_the_epoch_stays",
+    ),
+    mutant(
+        "splice_deposes_a_live_leader",
+        "A.6",
+        "Splice.on_read",
+        "self.need = SpliceNeed.ASK",
+        "self._go_on()",
+        f"{_TEST_SEVERAL}::test_the_leader_splices_between_its_records_and_goes_on",
+    ),
+    mutant(
+        "leader_that_does_not_answer_is_asked_for_ever",
+        "A.6",
+        "Splice.on_unanswered",
+        "self._fall_silent()",
+        "",
+        f"{_TEST_LEADER}::test_a_process_asks_a_leader_again_only_if_another_one_leads",
+    ),
+    mutant(
+        "leader_that_never_splices_is_asked_for_ever",
+        "A.6",
+        "Splice.on_asked",
+        "self._answers >= _ANSWERS_MAX",
+        "self._answers >= 100",
+        f"{_TEST_LEADER}::test_a_leader_that_answers_and_never_splices_is_taken_over_from",
+    ),
+    mutant(
+        "leader_does_not_move_the_mark",
+        "A.6",
+        "SpliceDesk.write",
+        "splice_operations(admitted.core, admitted.commit, version)",
+        """
+        (
+            each
+            for each in splice_operations(admitted.core, admitted.commit, version)
+            if "splices/" not in each.path
+        )
+        """,
+        f"{_TEST_SEVERAL}::test_a_leader_that_is_killed_at_any_write_of_a_splice_leaves_the_batch_once",
+    ),
+    mutant(
+        "leader_splices_a_request_that_was_withdrawn",
+        "A.6",
+        "SpliceDesk.write",
+        """
+        [
+            *splice_operations(admitted.core, admitted.commit, version),
+            Delete(request_path(self._incarnation, admitted.token), admitted.version),
+        ]
+        """,
+        "splice_operations(admitted.core, admitted.commit, version)",
+        f"{_TEST_SEVERAL}::test_a_request_that_is_withdrawn_while_the_leader_acts_is_not_spliced",
+    ),
+    mutant(
+        "leader_sends_on_while_it_splices",
+        "A.6",
+        "LogLeader._send_due",
+        "core.failure is None and not core.chain.is_holding",
+        "core.failure is None",
+        f"{_TEST_SEVERAL}::test_records_that_wait_for_a_splice_keep_their_order_and_a_condition_that_fails_is_told",
+    ),
+    mutant(
+        "leader_gives_the_offsets_of_spliced_records_again",
+        "A.6",
+        "AppendQueue.skip_to",
+        "self.next_offset = self.durable_offset = offset",
+        "pass",
+        f"{_TEST_SEVERAL}::test_the_leader_splices_between_its_records_and_goes_on",
+    ),
+    mutant(
+        "condition_that_a_splice_breaks_is_passed_over",
+        "A.6",
+        "AppendQueue.skip_to",
+        "self._recheck()",
+        "pass",
+        f"{_TEST_LEADER}::test_queued_records_go_behind_the_spliced_ones_and_a_condition_that_fails_is_told",
+    ),
+    mutant(
+        "refused_transaction_of_a_leader_is_repeated",
+        "A.6",
+        "LeaderChain.on_record",
+        "version != self.version or is_refused",
+        "version != self.version",
+        f"{_TEST_LEADER}::test_a_refused_transaction_is_admitted_again_and_the_leader_goes_on_without_it",
+    ),
+    mutant(
+        "leader_that_leaves_drops_a_splice_for_which_its_ledger_is_closed",
+        "A.6",
+        "LeaderChain.finish",
+        "not (self.is_holding and self._drained) and self._counts is None",
+        "True",
+        f"{_TEST_LEADER}::test_a_leader_that_leaves_drops_a_splice_unless_its_ledger_is_closed_for_it",
+    ),
+    mutant(
+        "process_waits_for_a_leader_that_has_left",
+        "A.6",
+        "ask_leader.until_nobody_leads.look",
+        "record is None or not record.open_segments",
+        "False",
+        f"{_TEST_SEVERAL}::test_a_splice_goes_on_by_itself_as_soon_as_the_leader_has_left",
+    ),
+    mutant(
+        "appends_are_held_back_for_ever",
+        "A.6",
+        "ChainMaintenance._pause",
+        "self._held_since is not None and now - self._held_since > LOG_SPLICE_HOLD_S",
+        "False",
+        f"{_TEST_SEVERAL}"
+        "::test_a_leader_that_cannot_end_a_splice_gives_up_and_its_held_records_are_surely_not_written",
+    ),
+    mutant(
+        "zombie_that_asked_a_leader_passes_for_done",
+        "A.6",
+        "Splice._doubt",
+        "self.was_tried and not self._is_surely_not_ours()",
+        "self.was_tried",
+        f"{_TEST_SEVERAL}::test_a_run_that_is_followed_while_it_asks_is_told",
     ),
     mutant(
         "full_list_is_told_at_the_commit_only",
@@ -147,7 +265,7 @@ MUTANTS = (
         "transaction_that_arrives_while_it_is_settled_is_refused",
         "A.6",
         "Splice._is_there",
-        "self._was_tried and self._is_ours()",
+        "self.was_tried and self._is_ours()",
         "False",
         f"{_TEST}::test_a_transaction_that_arrives_while_it_is_settled_took_effect",
     ),
@@ -162,7 +280,7 @@ MUTANTS = (
     mutant(
         "spliced_ledgers_are_not_labelled",
         "A.6",
-        "attach._operations",
+        "attach.splice_operations",
         "ledger.metadata.with_labels(labels, record.token)",
         "ledger.metadata",
         _TEST,
@@ -226,9 +344,9 @@ MUTANTS = (
     mutant(
         "spliced_records_go_back_in_time",
         "A.6",
-        "LogMetadata.spliced",
-        "counted.counted_end, max(now_ms, counted.counted_ms)",
-        "counted.counted_end, now_ms",
+        "LogMetadata._with_staged",
+        "self.counted_end, max(now_ms, self.counted_ms)",
+        "self.counted_end, now_ms",
         f"{_TEST}::test_times_never_go_back_whatever_the_clock_of_the_committer_says",
     ),
     mutant(

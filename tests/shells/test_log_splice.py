@@ -239,8 +239,9 @@ async def mortal(cluster: MemoryCluster, host: str) -> AsyncIterator[tuple[Ledge
 
 @pytest.mark.parametrize("dies_before", [True, False])
 @pytest.mark.parametrize("restages", [True, False], ids=["restaged", "same ledgers"])
+@pytest.mark.parametrize("leads", [True, False], ids=["beside a leader", "behind a dead leader"])
 async def test_a_commit_killed_at_any_write_counts_once_when_it_is_done_again(
-    autojump_clock: object, dies_before: bool, restages: bool
+    autojump_clock: object, dies_before: bool, restages: bool, leads: bool
 ) -> None:
     """Reads change nothing. So a crash at a read is the same as a crash before the next write."""
     deaths = 0
@@ -248,32 +249,44 @@ async def test_a_commit_killed_at_any_write_counts_once_when_it_is_done_again(
         async with open_cluster() as cluster, cluster.client() as client:
             log = await new_log(client)
             ledgers = await staged(client.opened, log, [b"a"], [b"b", b"c"])
-            async with log.writer() as live:
-                await live.append(b"live")
-                async with mortal(cluster, "driver") as (driver, death):
-                    death.at, death.is_before = at, dies_before
-                    with trio.CancelScope() as death.process:
-                        await commit(driver, log, batch(0, ledgers))
-                    deaths += death.process.cancelled_caught
-                    if not death.process.cancelled_caught:
-                        at = 0
-                # Of the live ledger nothing may show until it is recovered: its writer did not tell its end.
-                assert await contents(log) in ([], [b"live"], [b"live", b"a", b"b", b"c"])
-                if restages:
-                    ledgers = await staged(client.opened, log, [b"a"], [b"b", b"c"])
-                await commit(client.opened, log, batch(0, ledgers, run="run 2"))
-                await commit(
-                    client.opened,
-                    log,
-                    batch(1, await staged(client.opened, log, [b"d"]), run="run 2"),
-                )
-                assert await contents(log) == [b"live", b"a", b"b", b"c", b"d"]
-                with pytest.raises(LostLeadership):
+            with trio.CancelScope() as leading:
+                async with log.writer() as live:
+                    await live.append(b"live")
+                    if not leads:
+                        leading.cancel()
+                        await trio.lowlevel.checkpoint()
+                    at = await commit_mortally(cluster, log, batch(0, ledgers), at, is_before=dies_before)
+                    await commit_again(client, log, ledgers, restages=restages)
                     await live.append(b"late")
-            assert await contents(log) == [b"live", b"a", b"b", b"c", b"d"]
+            if not leads:
+                at = await commit_mortally(cluster, log, batch(0, ledgers), at, is_before=dies_before)
+                await commit_again(client, log, ledgers, restages=restages)
+            late = [b"late"] if leads else []
+            assert await contents(log) == [b"live", b"a", b"b", b"c", b"d", *late]
         if not at:
             break
-    assert deaths >= 2
+        deaths += 1
+    assert deaths >= (1 if leads else 3)
+
+
+async def commit_mortally(cluster: MemoryCluster, log: Log, made: Commit, at: int, *, is_before: bool) -> int:
+    """Commit, and be killed at write ``at``. Return 0 if there are fewer writes."""
+    async with mortal(cluster, "driver") as (driver, death):
+        death.at, death.is_before = at, is_before
+        with trio.CancelScope() as death.process:
+            await commit(driver, log, made)
+        return at if death.process.cancelled_caught else 0
+
+
+async def commit_again(client: Client, log: Log, ledgers: tuple[Staged, ...], *, restages: bool) -> None:
+    # The writer may not have told its end yet.
+    assert await contents(log) in ([], [b"live"], [b"live", b"a", b"b", b"c"])
+    if restages:
+        ledgers = await staged(client.opened, log, [b"a"], [b"b", b"c"])
+    await commit(client.opened, log, batch(0, ledgers, run="run 2"))
+    last = await staged(client.opened, log, [b"d"])
+    await commit(client.opened, log, batch(1, last, run="run 2"))
+    assert await contents(log) == [b"live", b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize("fault", ["lost_answers", "lost_writes"])
@@ -550,19 +563,18 @@ async def test_what_is_left_of_a_log_that_is_gone_passes_for_no_batch(
             await commit(client.opened, log, made)
 
 
-async def test_who_takes_the_log_over_deposes_a_run_and_the_next_run_goes_on(autojump_clock: object) -> None:
+async def test_a_run_goes_on_beside_a_writer_and_behind_it(autojump_clock: object) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
         await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
         async with log.writer() as writer:
             await writer.append(b"b")
-            ledgers = await staged(client.opened, log, [b"c"])
-            with pytest.raises(LostLeadership):
-                await commit(client.opened, log, batch(1, ledgers))
+            done = await commit(client.opened, log, batch(1, await staged(client.opened, log, [b"c"])))
+            assert (done.epoch, writer.epoch) == (2, 2)
             await writer.append(b"more")
-        done = await commit(client.opened, log, batch(1, ledgers, run="run 2"))
-        assert done.epoch == 3
-        assert await contents(log) == [b"a", b"b", b"more", b"c"]
+        done = await commit(client.opened, log, batch(2, await staged(client.opened, log, [b"d"])))
+        assert done.epoch == 2
+        assert await contents(log) == [b"a", b"b", b"c", b"more", b"d"]
 
 
 async def test_a_later_commit_of_a_run_writes_the_log_once_and_takes_over_nothing(

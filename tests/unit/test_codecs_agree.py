@@ -61,6 +61,7 @@ from ledgerlog.model.repair import (
 from ledgerlog.model.restoration import Restoration
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
+from ledgerlog.model.splice_request import SpliceRequest
 from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
@@ -365,6 +366,23 @@ CODECS: dict[str, Codec] = {
         raw,
         lambda data, value: ReplacedLedgers.decode_untrusted(data),
         lambda data: ReplacedLedgers(ledger_id=1, ledgers=tuple(data), at_ms=1),
+    ),
+    "request": Codec(
+        fields_of(
+            SpliceRequest,
+            producer=st.none() | names,
+            source=texts,
+            run=texts,
+            batch=numbers,
+            gaps=st.booleans(),
+            staged=st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3).map(tuple),
+            refused=st.none() | texts,
+        ),
+        raw,
+        lambda data, value: SpliceRequest.decode_untrusted(data),
+        lambda data: SpliceRequest(
+            producer="p", source=text_of(data), run="r", batch=1, gaps=True, staged=((1, 2, 3, 4),)
+        ),
     ),
     "list of snapshots": Codec(
         st.lists(st.tuples(numbers, numbers, numbers), max_size=3).map(

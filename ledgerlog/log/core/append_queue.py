@@ -554,6 +554,18 @@ class AppendQueue:
             offset += batch.live_count
         assert offset == self.tail
 
+    def skip_to(self, offset: int) -> None:
+        """Continue at this offset, behind records that were spliced into the log. Nothing may be on its way.
+
+        Queued records move up. If a record has a condition that no longer holds, it is dropped.
+        """
+        assert not self._sent, "a sent record has its offset for good"
+        assert offset >= self.next_offset
+        self.tail += offset - self.next_offset
+        self.next_offset = self.durable_offset = offset
+        if self._conditions:
+            self._recheck()
+
     # --- sending ------------------------------------------------------------------------------
 
     def first_to_send(self, *, full_only: bool) -> Batch | None:

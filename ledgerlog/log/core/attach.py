@@ -8,6 +8,7 @@ The batch is in the log if and only if that transaction took effect. If a task c
 it has only written to ledgers that no list names.
 
     READ      read the log's record, the producer's mark and the staged ledgers    -> on_read
+    ASK       ask the leader to splice: ``on_asked``; then on_unanswered, on_refused, or nothing
     RECOVER   recover ``recovering`` to CLOSED and look at its entries             -> on_recovered
     WRITE     the transaction: ``record``, ``mark``, and labels of ``witnesses``   -> on_written, else
                                                                                       on_unsettled
@@ -27,11 +28,18 @@ ledgers before these keep the label that says that they are staged. So that labe
 is in no list: only the list does. The last ledgers are the witnesses, because retention and truncation take
 the first ones off the list first.
 
-**Who leads.** The first commit of a run takes the log over, as any leader does. It recovers and counts the
-open ledgers and raises the epoch. So if a writer still runs, it fails instead of appending at the same time
-as the run. Later commits of the run must find the epoch that the mark names. If they do not, another writer
-has taken over, and the run gets LostLeadership. A run also gets LostLeadership if another run of the same
-producer has followed it. So if two drivers use one checkpoint, one of them fails.
+**Several producers.** A splice needs no leadership. If no ledger of the log is open, the transaction takes
+effect at the version of the record that was read, and the epoch stays. So the batches of any number of
+producers alternate, and each producer's mark keeps its own batches apart. A run gets LostLeadership only if
+another run *of the same producer* has followed it. So if two drivers use one checkpoint, one of them fails.
+
+**Beside a leader.** An open ledger belongs to a leader. Only the leader knows which offsets it has given to
+records that are on their way. So the splice asks the leader, and the leader makes the same decisions with
+this same core (``by_leader``) and puts the batch into the transaction that continues the log in a new ledger
+(``log.core.chain``). Afterwards, everything is read again: the mark and the labels tell whether the batch is
+in the log, as after a lost answer. If the leader does not answer, it is dead or stuck, or its version knows
+no requests. Then the splice takes the log over, as a leader does: it recovers and counts the open ledgers and
+raises the epoch. A batch without rows needs no place in the log: it moves the mark beside any leader.
 
 **The traps.** All of these raise ``SpliceRefused``:
 
@@ -74,6 +82,9 @@ from ledgerlog.model.log import LogMetadata
 
 __all__ = ["Commit", "Splice", "SpliceNeed", "SpliceRefused", "Staged", "StagedLedger"]
 
+_ANSWERS_MAX = 3
+"""If the leader has removed a request this many times without splicing the batch, the splice takes over."""
+
 
 class SpliceRefused(LedgerLogError):
     """The batch was not spliced, and trying again will not change that. The message says why."""
@@ -113,6 +124,11 @@ class Commit:
         """How many records are staged."""
         return sum(each.record_count for each in self.staged)
 
+    @property
+    def placed(self) -> tuple[tuple[int, int, int], ...]:
+        """The id, records and bytes of each staged ledger, for the log's list."""
+        return tuple((each.ledger_id, each.record_count, each.byte_length) for each in self.staged)
+
 
 @attrs.frozen
 class StagedLedger:
@@ -129,6 +145,7 @@ class SpliceNeed(enum.Enum):
     """What the shell has to do next. The module docstring explains each need."""
 
     READ = "read what there is"
+    ASK = "ask the leader"
     RECOVER = "recover a ledger"
     WRITE = "write the transaction"
     DONE = "done"
@@ -142,16 +159,24 @@ class Splice(CountsOpenLedgers):
         name: The name of the log.
         commit: The batch.
         new_token: Makes the random token of a write.
+        by_leader: Whether the leader of the log decides about a request. Then WRITE means that the leader may
+            write; ``on_led`` takes the record that it writes.
     """
 
-    def __init__(self, name: str, commit: Commit, *, new_token: Callable[[], bytes]) -> None:
+    def __init__(
+        self, name: str, commit: Commit, *, new_token: Callable[[], bytes], by_leader: bool = False
+    ) -> None:
         self._name = name
         self._commit = commit
         self._new_token = new_token
-        self._takes_over = False
+        self._by_leader = by_leader
+        self._answers = 0
+        self._silent_epoch: int | None = None
+        """The epoch whose leader is not asked again, because it does not answer."""
         self._now_ms = 0
         self._was_found = False
-        self._was_tried = False
+        self.was_tried = False
+        """Whether an earlier attempt, or the leader, may have spliced the batch."""
         self.need = SpliceNeed.READ
         self.failure: LedgerLogError | None = None
         """Why the commit failed, once ``need`` is FAILED."""
@@ -243,16 +268,59 @@ class Splice(CountsOpenLedgers):
                 self._fail(doubt)
                 return
             self._was_found = True
-            self.was_there = not (is_ours and self._was_tried)
+            self.was_there = not (is_ours and self.was_tried)
             self.need = SpliceNeed.DONE
             return
         refusal = self._refusal(metadata)
         if refusal is not None:
             self._fail(refusal)
             return
-        self._counting = Counting(metadata)
-        self._takes_over = bool(metadata.open_segments) or mark is None or mark.run != self._commit.run
-        self._go_on()
+        if self._by_leader:
+            self.need = SpliceNeed.WRITE
+        elif metadata.open_segments and self._commit.staged:
+            self._counting = Counting(metadata)
+            if metadata.epoch == self._silent_epoch:
+                self._go_on()
+            else:
+                self.need = SpliceNeed.ASK
+        else:
+            self._go_on()
+
+    def on_asked(self) -> None:
+        """The leader is about to be asked, so it may splice the batch from now on. Read everything again once
+        the request is gone."""
+        assert self.need is SpliceNeed.ASK
+        self.was_tried = True
+        self._answers += 1
+        if self._answers >= _ANSWERS_MAX:
+            self._fall_silent()
+        self.need = SpliceNeed.READ
+
+    def on_unanswered(self) -> None:
+        """The leader did not answer the request, which is withdrawn."""
+        assert self.need is SpliceNeed.READ
+        self._fall_silent()
+
+    def on_refused(self, why: str, *, is_full: bool) -> None:
+        """The leader refused the batch, for a reason that reading does not show.
+
+        Args:
+            why: The reason, for the error.
+            is_full: Whether the log's list is too long.
+        """
+        assert self.need is SpliceNeed.READ
+        assert self.base is not None
+        self._fail(LogListFull(self._name, len(self.base.segments)) if is_full else SpliceRefused(why))
+
+    def _fall_silent(self) -> None:
+        assert self.base is not None
+        self._silent_epoch = self.base.epoch
+
+    def on_led(self, record: LogMetadata) -> None:
+        """The leader writes this record, which lists the staged ledgers. Take the mark that goes with it."""
+        assert self._by_leader
+        assert self.need is SpliceNeed.WRITE
+        self._set_record(record)
 
     def on_changed(self) -> None:
         """The log's record has changed, so ``recovering`` may be gone: read everything again."""
@@ -267,7 +335,7 @@ class Splice(CountsOpenLedgers):
     def on_unsettled(self) -> None:
         """The transaction met something that has changed, or its answer was lost."""
         assert self.need is SpliceNeed.WRITE
-        self._was_tried = True
+        self.was_tried = True
         self.need = SpliceNeed.READ
 
     # --- deciding -----------------------------------------------------------------------------
@@ -276,7 +344,7 @@ class Splice(CountsOpenLedgers):
         commit, mark = self._commit, self.base_mark
         if commit.producer is None:
             return self._is_ours()
-        if self._was_tried and self._is_ours():
+        if self.was_tried and self._is_ours():
             return True  # Our transaction has arrived since the mark was read.
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
@@ -285,16 +353,21 @@ class Splice(CountsOpenLedgers):
         witnesses tell. Retention or the archive may have removed some of them since."""
         return any(ledger.is_spliced for ledger in self.ledgers.values())
 
+    def _is_surely_not_ours(self) -> bool:
+        """Whether none of these ledgers ever became part of the log: all are there, without its labels."""
+        staged = self._commit.staged
+        return bool(staged) and len(self.ledgers) == len(staged) and not self._is_ours()
+
     def _doubt(self, metadata: LogMetadata) -> LedgerLogError | None:
         """Return why the batch in the log may be another batch with the same number; None if it is this
         batch."""
         commit, mark = self._commit, self.base_mark
         assert mark is not None, "without a producer these very ledgers are there"
         # Two runs may use two copies of one checkpoint. Then the other run's batch of this number may hold
-        # other rows, and all batches of this run would be taken for done. Do not check this after an attempt
-        # whose answer was lost: that attempt may have put this very batch into the log before the other run
-        # began.
-        followed = None if self._was_tried else self._followed()
+        # other rows, and all batches of this run would be taken for done. Do not check this if an attempt,
+        # or the leader, may have put this very batch into the log before the other run began.
+        may_be_ours = self.was_tried and not self._is_surely_not_ours()
+        followed = None if may_be_ours else self._followed()
         if followed is not None:
             return followed
         if commit.batch < mark.batch and commit.run != mark.run and commit.run not in mark.former:
@@ -362,8 +435,6 @@ class Splice(CountsOpenLedgers):
         put_back = self._put_back(metadata)
         if put_back is not None:
             return put_back
-        if mark is not None and commit.run == mark.run and metadata.epoch != mark.epoch:
-            return LostLeadership(self._name, metadata.epoch)
         expected = 0 if mark is None else mark.batch + 1
         if commit.producer is not None and commit.batch > expected and not commit.gaps:
             there = "none" if mark is None else f"those up to {mark.batch}"
@@ -372,14 +443,14 @@ class Splice(CountsOpenLedgers):
                 f"the log has {there}, and the batches between are missing, for example because the log was "
                 f"deleted and created again. With failOnDataLoss=false the stream continues without them"
             )
-        if len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
+        if commit.staged and len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
             return LogListFull(self._name, len(metadata.segments))
         return self._staged_refusal()
 
     def _staged_refusal(self) -> LedgerLogError | None:
         for staged in self._commit.staged:
             ledger = self.ledgers.get(staged.ledger_id)
-            if ledger is None and self._was_tried:
+            if ledger is None and self.was_tried:
                 return MetadataOutcomeUnknown(
                     f"ledger {staged.ledger_id} was staged for log {self._name!r} and is gone: it was "
                     f"spliced and later truncated, or it was deleted before the splice"
@@ -400,41 +471,46 @@ class Splice(CountsOpenLedgers):
 
     def _go_on(self) -> None:
         assert self.base is not None
-        assert self._counting is not None
-        commit = self._commit
-        if self._takes_over and self._counting.recovering is not None:
+        if self._counting is not None and self._counting.recovering is not None:
             self.need = SpliceNeed.RECOVER
             return
-        token = self._new_token()
-        self.record = self.base.spliced(
-            [(each.ledger_id, each.record_count, each.byte_length) for each in commit.staged],
-            self._now_ms,
-            token,
-            counts=self._counting.counts if self._takes_over else None,
+        self._set_record(
+            self.base.spliced(
+                self._commit.placed,
+                self._now_ms,
+                self._new_token(),
+                counts=None if self._counting is None else self._counting.counts,
+            )
         )
-        if commit.producer is not None:
-            if self.base_mark is None:
-                self.mark = SpliceMark(
-                    producer=commit.producer,
-                    source=commit.source,
-                    batch=commit.batch,
-                    run=commit.run,
-                    former=(),
-                    epoch=self.record.epoch,
-                    token=token,
-                    records=commit.records,
-                    end_offset=self.record.counted_end,
-                )
-            else:
-                self.mark = self.base_mark.moved(
-                    batch=commit.batch,
-                    run=commit.run,
-                    epoch=self.record.epoch,
-                    token=token,
-                    records=commit.records,
-                    end_offset=self.record.counted_end,
-                )
         self.need = SpliceNeed.WRITE
+
+    def _set_record(self, record: LogMetadata) -> None:
+        """Write this record, together with the mark that belongs to it."""
+        commit = self._commit
+        self.record = record
+        if commit.producer is None:
+            return
+        if self.base_mark is None:
+            self.mark = SpliceMark(
+                producer=commit.producer,
+                source=commit.source,
+                batch=commit.batch,
+                run=commit.run,
+                former=(),
+                epoch=record.epoch,
+                token=record.token,
+                records=commit.records,
+                end_offset=record.counted_end,
+            )
+        else:
+            self.mark = self.base_mark.moved(
+                batch=commit.batch,
+                run=commit.run,
+                epoch=record.epoch,
+                token=record.token,
+                records=commit.records,
+                end_offset=record.counted_end,
+            )
 
     def _fail(self, failure: LedgerLogError) -> None:
         self.failure = failure

@@ -37,6 +37,7 @@ last writer. There are four cases:
     WRITE     compare-and-set ``record`` at ``version``                    -> on_written, else on_unsettled
     SETTLE    read the record again                                        -> on_record
     CLOSE     every append of ``closing`` is acknowledged: close it        -> on_closed
+    ADMIT     somebody asks for a splice: find out what to splice          -> on_admitted
 
 A roll writes the list with the spare at its end. From ``on_written`` on, new appends go to the spare. The
 next roll waits until the ledger before the current one is closed and counted (C03), so no more than two are
@@ -48,6 +49,19 @@ are still ours, the leader adopts the change and prepares its write again from t
 raises the epoch, so the leader never mistakes a takeover for such a change. If a leader is deposed while its
 roll is unsettled, the successor's list may contain the leader's spare. The spare then belongs to the log,
 though it is empty, and the leader does not hand it out for deletion.
+
+**Splices.** Another process may ask the leader to put ledgers that were written apart into the list
+(``log.core.attach``). Such ledgers must be behind all records that were sent, and before all that follow. So
+the leader holds its appends back (``is_holding``), and closes the current ledger once it is drained. Then one
+write counts that ledger, lists the spliced ones, and lists the spare as the current ledger. From
+``on_written`` on, appends go on, at offsets after the spliced records. The shell puts the other nodes of the
+splice into the same transaction. If the transaction is refused, for example because the request was
+withdrawn, ADMIT comes again (``on_refused``). If there is nothing to splice any more, the write only counts
+the closed ledger and lists the spare.
+
+A refused transaction has changed nothing, and an earlier attempt at the same transaction, whose answer was
+lost, cannot take effect later either: what it meets has changed for good. If only the answer was lost, the
+leader repeats the same transaction, and splices nothing else until it knows the outcome.
 
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
 leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that
@@ -472,6 +486,17 @@ class ChainNeed(enum.Enum):
     WRITE = "write the record"
     SETTLE = "see what became of the write"
     CLOSE = "close a drained ledger"
+    ADMIT = "find out what to splice"
+
+
+@attrs.frozen(kw_only=True)
+class ChainSplice:
+    """What the leader splices. Without ledgers, it only continues in a new ledger."""
+
+    staged: tuple[tuple[int, int, int], ...] = ()
+    """The ledgers in their order in the log: id, records and bytes of each."""
+    now_ms: int = 0
+    """The leader's wall clock."""
 
 
 class LeaderChain:
@@ -496,11 +521,19 @@ class LeaderChain:
         self._spare_wanted = False
         self._finishing = False
         self._drained = False
+        self._is_asked = False
+        """Whether somebody asks for a splice that has not begun."""
+        self._splice: ChainSplice | None = None
+        """The splice that is under way."""
+        self._is_splice_refused = False
+        """Whether the splice must be admitted again before it is written."""
         self._counts: SegmentCounts | None = None
         self._tried: LogMetadata | None = None
         """The value of a write that is under way or unsettled."""
         self._is_in_doubt = False
         """Whether an earlier attempt at that write may still take effect."""
+        self._is_refused = False
+        """Whether the store refused that write, so that no attempt at it will take effect later."""
         self.metadata = metadata
         """The newest record known to be stored, at ``version``."""
         self.version = version
@@ -525,7 +558,23 @@ class LeaderChain:
         """The ledger that is closed next, once it is drained."""
         if self.draining is not None:
             return self.draining
-        return self.current if self._finishing and not self.is_finished else None
+        is_ending = self._finishing and not self.is_finished
+        return self.current if is_ending or self.is_holding else None
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether nothing may be sent to ``current`` now, because it is closed for a splice."""
+        return (
+            self._splice is not None
+            and self.spare is not None
+            and self.draining is None
+            and (self._tried is None or self._counts is not None)
+        )
+
+    @property
+    def is_splicing(self) -> bool:
+        """Whether the next write lists spliced ledgers."""
+        return self.is_holding and self._splice is not None and bool(self._splice.staged)
 
     @property
     def has_spare(self) -> bool:
@@ -534,8 +583,8 @@ class LeaderChain:
 
     @property
     def is_rolling(self) -> bool:
-        """Whether a roll is under way: from the request until the older ledger is counted."""
-        return self._roll_wanted or self.draining is not None
+        """Whether a roll or a splice is under way: from the request until the older ledger is counted."""
+        return self._roll_wanted or self.draining is not None or self._splice is not None
 
     @property
     def may_roll_by_policy(self) -> bool:
@@ -555,13 +604,17 @@ class LeaderChain:
             return ChainNeed.NOTHING
         if self._settling:
             return ChainNeed.SETTLE
+        if self._is_splice_refused:
+            return ChainNeed.ADMIT
         if self._tried is not None or self._counts is not None:
             return ChainNeed.WRITE
         if self.closing is not None and self._drained:
             return ChainNeed.CLOSE
+        if self._is_asked and not self.is_rolling and not self._finishing:
+            return ChainNeed.ADMIT
         if self.spare is None and (self._spare_wanted or self._roll_wanted) and not self._finishing:
             return ChainNeed.SPARE
-        if self._roll_wanted and self.draining is None and self.spare is not None:
+        if self._roll_wanted and self._splice is None and self.draining is None and self.spare is not None:
             return ChainNeed.WRITE
         return ChainNeed.NOTHING
 
@@ -570,7 +623,18 @@ class LeaderChain:
         """The record to write at ``version``. It stays the same until its write is settled."""
         assert self.need is ChainNeed.WRITE
         if self._tried is None:
-            if self._counts is not None:
+            if self.is_holding:
+                assert self._splice is not None
+                assert self._counts is not None
+                assert self.spare is not None
+                self._tried = self.metadata.continued(
+                    self._counts,
+                    self._splice.staged,
+                    self._splice.now_ms,
+                    self._new_token(),
+                    ledger_id=self.spare,
+                )
+            elif self._counts is not None:
                 assert self.closing is not None
                 self._tried = self.metadata.counted(self.closing, self._counts, self._new_token())
             else:
@@ -591,16 +655,23 @@ class LeaderChain:
         assert not self._finishing
         self._spare_wanted = self._roll_wanted = True
 
+    def want_splice(self) -> None:
+        """Note that somebody asks for a splice."""
+        self._is_asked = True
+
     def finish(self) -> None:
         """No more appends: close the open ledgers once they are drained. Drop a roll whose write has not
-        begun; ``take_spare`` then returns its spare."""
+        begun, and a splice if ``current`` is not closed for it yet; ``take_spare`` then returns its spare."""
         self._finishing = True
+        if not (self.is_holding and self._drained) and self._counts is None:
+            self._splice = None
         if self._tried is None or self._counts is not None:
             self._roll_wanted = self._spare_wanted = False
 
     def take_spare(self) -> int | None:
         """Return the spare if it certainly will not be used; the caller deletes it. Otherwise return None."""
-        if self._tried is not None or self._roll_wanted or not (self._finishing or self.failure):
+        is_used = self._tried is not None or self._roll_wanted or (self._splice and not self.failure)
+        if is_used or not (self._finishing or self.failure):
             return None
         spare, self.spare = self.spare, None
         return spare
@@ -628,8 +699,14 @@ class LeaderChain:
         assert self._tried is not None
         self._settling = False
         self.version = version
+        is_splice = self.is_holding
         self.metadata, self._tried = self._tried, None
-        if self._counts is not None:
+        if is_splice:
+            assert self.spare is not None
+            self._counts, self._drained, self._splice = None, False, None
+            self.current, self.spare = self.spare, None
+            self._roll_wanted = self._spare_wanted = False
+        elif self._counts is not None:
             self._counts, self._drained = None, False
             if self.draining is not None:
                 self.draining = None
@@ -646,6 +723,25 @@ class LeaderChain:
         assert self._tried is not None
         self._settling = self._is_in_doubt = True
 
+    def on_refused(self) -> None:
+        """The transaction of a splice was refused: something that it replaces has changed. It did nothing."""
+        assert self._tried is not None
+        self._settling = self._is_refused = True
+
+    def on_too_large(self) -> None:
+        """The transaction of a splice is too large. It did nothing."""
+        assert self._tried is not None
+        self._tried, self._is_splice_refused = None, True
+
+    def on_admitted(self, splice: ChainSplice | None) -> None:
+        """The shell has found out what to splice; None if nothing is to be spliced now."""
+        if self._is_splice_refused:
+            self._is_splice_refused = False
+            self._splice = splice or ChainSplice()
+        elif self.need is ChainNeed.ADMIT:
+            self._splice, self._is_asked = splice, False
+            self._spare_wanted = self._spare_wanted or splice is not None
+
     def on_not_written(self) -> None:
         """The write surely did nothing: the store could not be reached, or the record has no room."""
         if not self._is_in_doubt:
@@ -658,6 +754,7 @@ class LeaderChain:
         if self.failure is not None or self.is_finished:
             return
         tried, self._settling = self._tried, False
+        is_refused, self._is_refused = self._is_refused, False
         if metadata is None:
             self._lose(LostLeadership(self.metadata.name, None, "the log was deleted"))
         elif tried is not None and metadata.has_same_chain(tried):
@@ -668,9 +765,10 @@ class LeaderChain:
             if self.spare is not None and metadata.index_of(self.spare) is not None:
                 self.spare = None  # The roll was written, and a successor adopted it.
             self._lose(_deposed_by(metadata))
-        elif version != self.version:
-            # The record changed without a takeover, for example by truncation. The write that was tried can
-            # no longer take effect.
+        elif version != self.version or is_refused:
+            # The record changed without a takeover, for example by truncation, or the store refused our
+            # write. The write that was tried can no longer take effect.
+            self._is_splice_refused = self.is_holding and tried is not None
             self.metadata, self.version = metadata, version
             self._tried = None
             if self._finishing:

@@ -144,8 +144,9 @@ class Leadership:
         self._draining: SentSegment | None = None
         self.rolls = 0
         self.entries_appended = 0
+        self.records_appended = 0
         self._bytes_before = metadata.counted_bytes
-        """Bytes of the records before this leadership."""
+        """Bytes of the records that this leadership did not append."""
         self.bytes_total = self._bytes_before
         """Bytes of all records of the log, including the last one that was sent."""
         self.last_ms = metadata.counted_ms
@@ -202,6 +203,7 @@ class Leadership:
             segment.checkpoint.byte_length += batch.size
             segment.checkpoint.entries += 1
         self.entries_appended += 1
+        self.records_appended += batch.live_count
         self.bytes_total += batch.size
         segment.record_count += batch.live_count
         segment.byte_length += batch.size
@@ -216,6 +218,11 @@ class Leadership:
         used = segment.used(policy)
         return (used >= SPARE_AT and self._want_roll(used)) or is_news
 
+    @property
+    def bytes_appended(self) -> int:
+        """Bytes of the records that were sent."""
+        return self.bytes_total - self._bytes_before
+
     # --- the chain ----------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
@@ -228,6 +235,8 @@ class Leadership:
         if chain.current != self.segment.ledger_id:
             self.rolls += 1
             self._draining, self.segment = self.segment, SentSegment(chain.current)
+            if chain.draining is None:
+                self._follow_splice(chain.metadata)
         if chain.failure is not None:
             self.on_lost(chain.failure)
         if chain.closing is not None and self._is_drained(chain.closing):
@@ -240,6 +249,15 @@ class Leadership:
             elif now >= segment.since + policy.max_age_s * SPARE_AT:
                 used = max(used, SPARE_AT)
         self._want_roll(used)
+
+    def _follow_splice(self, metadata: LogMetadata) -> None:
+        """Go on behind the records that were spliced. All records that were sent before are durable."""
+        spliced = metadata.counted_bytes - self.bytes_total
+        assert spliced >= 0
+        self.bytes_total += spliced
+        self._bytes_before += spliced
+        self.last_ms = max(self.last_ms, metadata.counted_ms)
+        self.queue.skip_to(metadata.counted_end)
 
     def look_at(self, now: float) -> float:
         """Return when the age of the current ledger makes another ``look`` necessary; inf if it never
@@ -264,7 +282,9 @@ class Leadership:
 
     def _is_drained(self, ledger_id: int) -> bool:
         if ledger_id == self.segment.ledger_id:
-            return not self.queue.has_queued and not self.queue.entries_sent
+            # During a splice, queued records wait for the next ledger.
+            is_last = self.chain.is_holding or not self.queue.has_queued
+            return is_last and not self.queue.entries_sent
         return self.queue.is_drained(ledger_id)
 
     def on_closed(self) -> None:
