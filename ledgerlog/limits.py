@@ -187,8 +187,8 @@ LOG_SPLICE_ANSWER_S = 10.0
 log over."""
 
 LOG_SPLICE_HOLD_S = 20.0
-"""A leader that splices holds its appends back. If it cannot write the log's record for this many seconds, its
-leadership ends."""
+"""A leader that splices holds its appends back. Its leadership ends if it cannot write the log's record for
+this many seconds."""
 
 ARCHIVE_GROUP_ROWS = 64 * KIB
 ARCHIVE_GROUP_BYTES = 8 * MIB
