@@ -487,7 +487,8 @@ async def test_a_leader_that_cannot_end_a_splice_gives_up_and_its_held_records_a
             made = batch(0, await staged(driver.opened, log, [b"b"]))
             begun = trio.current_time()
             await commit(driver.opened, log, made)
-            await failed.wait()
+            with trio.fail_after(3 * LOG_SPLICE_HOLD_S):
+                await failed.wait()
             assert trio.current_time() - begun > LOG_SPLICE_HOLD_S
             client.store.is_hanging = False
         assert await contents(log) == [b"a", b"b"]

@@ -3,7 +3,7 @@
 The tests kill the query's Python processes at random: tasks, and the processes that plan and commit. They
 also kill where it hurts: in the middle of a task, just before the transaction of a commit, and just after it.
 They remove Spark's entry of the last commit between runs. An ordinary writer leads the log from time to time
-and learns that it was deposed. Two drivers run the query on one checkpoint. The tests start the query again
+and appends beside the query. Two drivers run the query on one checkpoint. The tests start the query again
 until it reaches the end.
 
 Several tasks read and stage every micro-batch."""
@@ -115,8 +115,8 @@ def test_a_commit_killed_before_or_after_its_transaction_and_a_task_count_once(
     source, sink, notes = f"{log_name}/in", f"{log_name}/out", tmp_path / "notes"
     values = [b"%d" % at for at in range(40)]
     on_spark.cluster.create_log(source)
-    with on_spark.cluster.create_log(sink).writer() as rival:
-        rival.append(b"before")
+    with on_spark.cluster.create_log(sink).writer() as service:
+        service.append(b"before")
         append(on_spark, source, values)
         notes.mkdir()
         for note in (f"task-0-{TASKS - 1}", "before-0", "after-0"):
@@ -125,11 +125,10 @@ def test_a_commit_killed_before_or_after_its_transaction_and_a_task_count_once(
             with pytest.raises(Exception, match=r"crashed|EOF|reset|exited"):
                 run_killed_query(on_spark, source, sink, tmp_path / "checkpoint", notes)
         run_killed_query(on_spark, source, sink, tmp_path / "checkpoint", notes)
-        with pytest.raises(LostLeadership):
-            rival.append(b"late")
+        service.append(b"after")
     assert list(notes.iterdir()) == []
-    assert contents(on_spark, sink) == [b"before", *values]
-    assert staged_by(on_spark, sink) == [1, 10, 10, 10, 10]
+    assert contents(on_spark, sink) == [b"before", *values, b"after"]
+    assert staged_by(on_spark, sink) == [1, 10, 10, 10, 10, 1]
 
 
 @pytest.mark.soak
@@ -146,7 +145,7 @@ def test_rows_in_are_rows_out_whatever_is_killed_and_whoever_leads(
     jvm = on_spark.spark.sparkContext._gateway.proc.pid
     values: list[bytes] = []
     ordinary: list[bytes] = []
-    counted = dict.fromkeys(("at random", "tasks", "before", "after", "failed", "forgotten", "deposed"), 0)
+    counted = dict.fromkeys(("at random", "tasks", "before", "after", "failed", "forgotten", "beside"), 0)
     for number in range(RESTARTS):
         more = [b"%d" % at for at in range(len(values), len(values) + ROWS)]
         append(on_spark, source, more)
@@ -170,11 +169,11 @@ def test_rows_in_are_rows_out_whatever_is_killed_and_whoever_leads(
                 counted["failed"] += 1
             counted["at random"] += killer.killed if killer is not None else 0
             if leader is not None:
-                try:
+                # On a slow machine a leader may answer too late, and is deposed.
+                with contextlib.suppress(LostLeadership):
                     leader.append(b"ordinary, late %d" % number)
                     ordinary.append(b"ordinary, late %d" % number)
-                except LostLeadership:
-                    counted["deposed"] += 1
+                    counted["beside"] += 1
         for note in written:
             counted[{"b": "before", "a": "after", "t": "tasks"}[note[0]]] += not (notes / note).exists()
             (notes / note).unlink(missing_ok=True)
