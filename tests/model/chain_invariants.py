@@ -9,6 +9,9 @@ after a successor has acknowledged others, if it is for a record that lies befor
 (the caller did not know meanwhile, so no order is broken). *DeletedIsUnlisted* is added: what its maker took
 for garbage is in no list, then or ever.
 
+A ledger that was written apart is listed at most once, while its request is there (*SplicedOnce*), and stays
+then, as an acknowledged record does.
+
 Where an operator accepted the loss of a ledger's end, *ReplayComplete* is about what can still be read: an
 acknowledged record of which there is a copy stays in the log. *GapsAreLosses*: offsets are passed over only
 behind such a ledger.
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ledgerlog.model.log import LogMetadata
-from tests.model.chain_nodes import Ledger
+from tests.model.chain_nodes import ASKED, SPLICED, Ledger
 from tests.model.invariants import Violation
 
 Ledgers = Mapping[int, Ledger]
@@ -29,8 +32,12 @@ def check_edge(old: LogMetadata, new: LogMetadata, ledgers: Ledgers, writer: str
     """Every write of the record, truncation aside."""
     before = [segment.ledger_id for segment in old.segments]
     after = [segment.ledger_id for segment in new.segments]
-    if after[: len(before)] != before or len(after) > len(before) + 1 or len(set(after)) != len(after):
+    written = [ledger_id for ledger_id in after[len(before) :] if not ledgers[ledger_id].request]
+    if after[: len(before)] != before or len(written) > 1 or len(set(after)) != len(after):
         yield Violation("ListCas", f"{writer} makes {after} of {before}")
+    for ledger_id in after[len(before) :]:
+        if ledgers[ledger_id].request not in ("", ASKED):
+            yield Violation("SplicedOnce", f"{writer} lists ledger {ledger_id}: {ledgers[ledger_id].request}")
     if old.sealed:
         yield Violation("ListCas", f"{writer} writes to a sealed log")
     if new.epoch not in (old.epoch, old.epoch + 1):
@@ -82,6 +89,8 @@ def check_log(record: LogMetadata, ledgers: Ledgers) -> Iterator[Violation]:
         if segment.lost_before and not is_behind_loss:
             yield Violation("GapsAreLosses", f"{segment} follows a ledger that lost nothing")
         is_behind_loss = ledger.is_short
+        if ledger.request not in ("", SPLICED):
+            yield Violation("SplicedOnce", f"ledger {segment.ledger_id} is listed: {ledger.request}")
         if ledger.is_deleted:
             yield Violation("DeletedIsUnlisted", f"ledger {segment.ledger_id} of {_list(record)} is deleted")
         if segment.first_offset != (None if start is None else start + segment.lost_before):

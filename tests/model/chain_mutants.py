@@ -17,6 +17,7 @@ from ledgerlog.log.core.append_queue import AppendQueue, BatchState
 from ledgerlog.log.core.chain import ChainNeed, Counting, LeaderChain, LedgerSpan, Takeover, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, LogSegment, SegmentCounts
+from tests.model.chain_world import ChainWorld
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -224,3 +225,11 @@ def what_no_operator_accepted_is_kept_behind_a_gap() -> AbstractContextManager[A
         return original(ledger_id, start, contents, **{**options, "keep_behind_gap": True})
 
     return patch.object(log_chain, "count_segment", count)
+
+
+def a_leader_gives_the_offsets_of_spliced_records_again() -> AbstractContextManager[Any]:
+    return patch.object(AppendQueue, "skip_to", lambda self, offset: None)
+
+
+def a_splice_does_not_ask_whether_its_request_is_still_there() -> AbstractContextManager[Any]:
+    return patch.object(ChainWorld, "_has_request", lambda self, places, staged: True)

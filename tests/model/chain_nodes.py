@@ -23,6 +23,7 @@ from ledgerlog.errors import EntryCorrupt, LossUndecided, LostLeadership
 from ledgerlog.log.core.append_queue import AppendQueue, Batch, BatchState
 from ledgerlog.log.core.chain import (
     ChainNeed,
+    ChainSplice,
     LeaderChain,
     LedgerSpan,
     Takeover,
@@ -35,6 +36,9 @@ from tests.model.structure import Tokens, clone, picture
 
 LOG = "log"
 IDLE, TAKING, LEADING, RESOLVING = "idle", "taking", "leading", "resolving"
+ASKED, WITHDRAWN, SPLICED = "asked", "withdrawn", "spliced"
+REFUSED = "refused"
+"""The answer to a transaction that met something that has changed."""
 
 
 class Ledger(NamedTuple):
@@ -54,6 +58,8 @@ class Ledger(NamedTuple):
     """For the checks only: callers were told that entries from this one on are lost."""
     is_short: bool = False
     """Whether an accepted loss ended it."""
+    request: str = ""
+    """For a ledger that was written apart: ASKED, WITHDRAWN or SPLICED. Else empty."""
     maker: str = ""
     """The process of its writer. Only the joined world uses this."""
 
@@ -108,9 +114,11 @@ class RecordWrite(NamedTuple):
     attempt: int
     version: int
     record: LogMetadata
+    staged: int | None = None
+    """The ledger that the same transaction splices. Its request must still be there."""
 
     def key(self) -> object:
-        return self.process, self.attempt, self.version, picture(self.record)
+        return self.process, self.attempt, self.version, picture(self.record), self.staged
 
 
 Event = tuple[Any, ...]
@@ -134,6 +142,8 @@ class ProcessNode:
         """The offset of the first record sent to each of the leadership's two newest ledgers."""
         self.sent: dict[int, int] = {}
         """How many records were sent to each."""
+        self.admitted: int | None = None
+        """The ledger that the leader splices."""
         self.to_end: list[int] = []
         """Ledgers of this process whose ends are not known yet after its leadership."""
         self.ends: dict[int, int] = {}
@@ -148,7 +158,7 @@ class ProcessNode:
         made.tokens, made.takeover, made.chain, made.queue = clone(
             [self.tokens, self.takeover, self.chain, self.queue]
         )
-        made.attempt, made.is_waiting = self.attempt, self.is_waiting
+        made.attempt, made.is_waiting, made.admitted = self.attempt, self.is_waiting, self.admitted
         made.firsts, made.sent = dict(self.firsts), dict(self.sent)
         made.to_end, made.ends, made.short = list(self.to_end), dict(self.ends), set(self.short)
         return made
@@ -162,6 +172,7 @@ class ProcessNode:
             picture([self.tokens, self.takeover, self.chain, self.queue]),
             self.attempt,
             self.is_waiting,
+            self.admitted,
             picture([self.firsts, self.sent, self.to_end, self.ends, sorted(self.short)]),
         )
 
@@ -222,6 +233,9 @@ class ProcessNode:
         if chain.is_finished:
             self._answer_all({})
             return []
+        start = chain.metadata.segments[-1].first_offset
+        if chain.draining is None and start is not None and start > queue.next_offset:
+            queue.skip_to(start)  # Ledgers were spliced before the current one.
         if chain.closing is not None and self._is_drained(chain.closing):
             chain.on_drained(chain.closing)
         if chain.need is ChainNeed.WRITE and not self.is_waiting:
@@ -238,13 +252,14 @@ class ProcessNode:
     def _write(self, version: int, record: LogMetadata) -> RecordWrite:
         self.attempt += 1
         self.is_waiting = True
-        return RecordWrite(self.name, self.attempt, version, record)
+        is_splice = self.chain is not None and self.chain.need is ChainNeed.WRITE and self.chain.is_splicing
+        return RecordWrite(self.name, self.attempt, version, record, self.admitted if is_splice else None)
 
     def rest(self) -> None:
         """The process stops its present work."""
         self.phase = IDLE
         self.takeover = self.chain = self.queue = None
-        self.is_waiting = False
+        self.is_waiting, self.admitted = False, None
         self.firsts, self.sent, self.to_end, self.ends, self.short = {}, {}, [], {}, set()
 
     # --- taking over --------------------------------------------------------------------------
@@ -270,12 +285,14 @@ class ProcessNode:
         self._delete(self.takeover.take_garbage())
         self.rest()
 
-    def hear(self, version: int | None) -> None:
-        """The answer to the newest write: its version, None for a conflict or for no answer."""
+    def hear(self, version: int | str | None) -> None:
+        """The answer to the newest write: its version, REFUSED, or None for no answer."""
         core = self.takeover or self.chain
         assert core is not None
         self.is_waiting = False
-        if version is None:
+        if version == REFUSED and self.chain is not None and self.chain.is_splicing:
+            self.chain.on_refused()
+        elif not isinstance(version, int):
             core.on_unsettled()
         else:
             core.on_written(version)
@@ -295,6 +312,12 @@ class ProcessNode:
         self.firsts.setdefault(ledger_id, batch.first_offset)
         queue.on_sent(batch, ledger_id, entry_id)
         self.events.append(("pushed", ledger_id, batch.first_offset))
+
+    def admit(self, ledger_id: int | None) -> None:
+        """The leader finds this request, or none."""
+        assert self.chain is not None
+        self.admitted = ledger_id
+        self.chain.on_admitted(None if ledger_id is None else ChainSplice(staged=((ledger_id, 1, 1),)))
 
     def confirm(self, ledger_id: int, last_confirmed: int) -> None:
         queue = self.queue

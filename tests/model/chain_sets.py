@@ -18,6 +18,10 @@ SMALL = [
     C(takeovers=1, seals=1, records=2, rolls=1),
     # A loss that is accepted for a ledger, and then for the log, or never.
     C(takeovers=1, records=2, rolls=1, losses=1, accepts=1),
+    # A splice by a leader whose answer may be lost, and a request that may be withdrawn.
+    C(takeovers=1, seals=1, records=1, rolls=0, splices=1, withdrawals=1, lost=1),
+    # A splice and a leader that is deposed, or leaves.
+    C(records=1, rolls=0, splices=1, leaves=1),
 ]
 
 WIDE = [
@@ -41,6 +45,9 @@ WIDE = [
     C(records=2, rolls=1, losses=1, accepts=1),
     C(records=2, rolls=2, losses=2, accepts=1),
     C(records=2, rolls=1, losses=1, accepts=1, truncate=1),
+    C(records=2, rolls=1, splices=1, lost=1),
+    C(records=2, rolls=1, splices=2, withdrawals=1),
+    C(records=1, rolls=1, splices=1, crash=1, truncate=1),
     # A third takeover, by the process that lost or by a third one.
     C(takeovers=3, records=1, rolls=1),
     C(processes=3, takeovers=3, records=1, rolls=1),
@@ -55,6 +62,8 @@ _STORMY = {
     "crash": 3,
     "fail": 1,
     "truncate": 2,
+    "splices": 3,
+    "withdrawals": 1,
 }
 
 WALKED = [

@@ -21,11 +21,15 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from tests.model.chain_invariants import check_ack, check_edge, check_log
 from tests.model.chain_nodes import (
+    ASKED,
     IDLE,
     LEADING,
     LOG,
+    REFUSED,
     RESOLVING,
+    SPLICED,
     TAKING,
+    WITHDRAWN,
     Event,
     Ledger,
     ProcessNode,
@@ -38,7 +42,7 @@ from tests.model.structure import picture
 
 BUDGETS = (
     *("takeovers", "seals", "records", "rolls", "leaves", "lost", "crash", "fail", "truncate"),
-    *("losses", "accepts"),
+    *("losses", "accepts", "splices", "withdrawals"),
 )
 
 RECORD, BUDGET, LEDGERS, FIRST_PROCESS = 0, 1, 2, 3
@@ -70,6 +74,10 @@ class ChainConfiguration:
     """How often an operator accepts the loss of the end of a ledger."""
     accepts: int = 0
     """How often an operator then accepts the loss for the log."""
+    splices: int = 0
+    """How often somebody asks for a splice of a ledger with one record."""
+    withdrawals: int = 0
+    """How often somebody gives such a request up."""
 
     def __str__(self) -> str:
         told = [f", {name} {getattr(self, name)}" for name in BUDGETS if getattr(self, name)]
@@ -161,7 +169,7 @@ class ChainWorld:
         """Whether one leader followed another, and how many records are acknowledged."""
         stored: Stored = self.nodes[state.places[RECORD]]
         ledgers: Ledgers = self.nodes[state.places[LEDGERS]]
-        return stored.record.epoch > 1, sum(ledger.acked for ledger in ledgers.all)
+        return stored.record.epoch > 1, sum(ledger.acked for ledger in ledgers.all if not ledger.request)
 
     # --- what may happen next -----------------------------------------------------------------
 
@@ -179,6 +187,13 @@ class ChainWorld:
                 ledger = ledgers.all[segment.ledger_id]
                 for end in range(-1, ledger.pushed if ledger.end is None else -1):
                     yield ("do", RECORD, "lose", (segment.ledger_id, end), BUDGETS.index("losses"))
+        if budget["splices"] and stored.record.epoch:
+            yield ("do", RECORD, "ask", None, BUDGETS.index("splices"))
+        for ledger_id, ledger in enumerate(ledgers.all):
+            if ledger.request == ASKED and budget["withdrawals"]:
+                yield ("do", RECORD, "withdraw", ledger_id, BUDGETS.index("withdrawals"))
+            if ledger.request == ASKED and not stored.record.open_segments and not stored.record.sealed:
+                yield ("do", RECORD, "splice", ledger_id, None)
         for place in range(FIRST_PROCESS, FIRST_PROCESS + len(self.processes)):
             node: ProcessNode = self.nodes[places[place]]
             for what, argument, name in self._wanted(node, stored, ledgers.all):
@@ -233,7 +248,8 @@ class ChainWorld:
         yield "leave", None, "crash"
         is_finishing = chain._finishing
         if not is_finishing:
-            yield "append", None, "records"
+            if not chain.is_holding:
+                yield "append", None, "records"
             yield "finish", None, "leaves"
             if not chain._roll_wanted:
                 yield "roll", None, "rolls"
@@ -247,7 +263,12 @@ class ChainWorld:
                 yield "lose", ledger_id, None
             else:
                 yield "fail", ledger_id, "fail"
+        asked = next((number for number, each in enumerate(ledgers) if each.request == ASKED), None)
+        if asked is not None and not chain._is_asked and chain._splice is None and not is_finishing:
+            yield "ask", None, None
         match chain.need:
+            case ChainNeed.ADMIT:
+                yield "admit", asked, None
             case ChainNeed.SPARE:
                 yield "create", None, None
             case ChainNeed.CLOSE:
@@ -285,6 +306,16 @@ class ChainWorld:
                 self._spend(places, needs)
             if place == RECORD and what == "truncate":
                 self._truncate(places)
+            elif place == RECORD and what == "ask":
+                ledgers: Ledgers = self.nodes[places[LEDGERS]]
+                staged = Ledger(pushed=1, confirmed=1, end=0, request=ASKED)
+                places[LEDGERS] = self._number_ledgers((*ledgers.all, staged))
+            elif place == RECORD and what == "withdraw":
+                self._change_ledger(places, argument, request=WITHDRAWN)
+            elif place == RECORD and what == "splice":
+                stored: Stored = self.nodes[places[RECORD]]
+                token = b"spliced at %d" % stored.version
+                self._store(places, stored.record.spliced([(argument, 1, 1)], 0, token), "somebody", argument)
             elif place == RECORD:
                 self._change_ledger(places, argument[0], end=argument[1], is_short=True)
             else:
@@ -300,15 +331,27 @@ class ChainWorld:
         write = self.messages[number]
         pool.remove(number)
         stored: Stored = self.nodes[places[RECORD]]
-        version = None
-        if stored.version == write.version:
+        version: int | str = REFUSED
+        if stored.version == write.version and self._has_request(places, write.staged):
             version = stored.version + 1
-            ledgers = dict(enumerate(self.nodes[places[LEDGERS]].all))
-            self._report(check_edge(stored.record, write.record, ledgers, write.process))
-            places[RECORD] = self._number_stored(Stored(write.record, version))
+            self._store(places, write.record, write.process, write.staged)
         place = FIRST_PROCESS + self.processes.index(write.process)
         if self._is_awaited(places, write):
             self._react(places, pool, place, "hear", version)
+
+    def _has_request(self, places: list[int], staged: int | None) -> bool:
+        return staged is None or self.nodes[places[LEDGERS]].all[staged].request == ASKED
+
+    def _store(self, places: list[int], record: LogMetadata, writer: str, staged: int | None) -> None:
+        """Replace the record. The same transaction splices ``staged``, and removes its request."""
+        stored: Stored = self.nodes[places[RECORD]]
+        ledgers = dict(enumerate(self.nodes[places[LEDGERS]].all))
+        self._report(check_edge(stored.record, record, ledgers, writer))
+        places[RECORD] = self._number_stored(Stored(record, stored.version + 1))
+        index = None if staged is None else record.index_of(staged)
+        if staged is not None and index is not None:
+            first = record.segments[index].first_offset
+            self._change_ledger(places, staged, first=first, acked=1, request=SPLICED)
 
     def _is_awaited(self, places: list[int], write: RecordWrite) -> bool:
         node: ProcessNode = self.nodes[places[FIRST_PROCESS + self.processes.index(write.process)]]
@@ -425,6 +468,9 @@ class ChainWorld:
             case "roll":
                 assert node.chain is not None
                 node.chain.want_roll()
+            case "ask":
+                assert node.chain is not None
+                node.chain.want_splice()
             case "finish":
                 assert node.chain is not None
                 node.chain.finish()
@@ -432,7 +478,7 @@ class ChainWorld:
                 node.lose()
             case "confirm" | "end":
                 getattr(node, what)(*argument)
-            case "take" | "close":
+            case "take" | "close" | "admit":
                 getattr(node, what)(argument)
             case _:
                 getattr(node, what)()
@@ -487,6 +533,9 @@ class ChainWorld:
         name = self.names[place]
         if place == RECORD and what == "truncate":
             return "somebody truncates the log"
+        if place == RECORD and what in ("ask", "withdraw", "splice"):
+            which = len(self.nodes[state.places[LEDGERS]].all) if argument is None else argument
+            return f"somebody {what}s{' for a splice of' if what == 'ask' else ''} L{which}"
         if place == RECORD:
             return f"an operator accepts that L{argument[0]} lost what was behind {argument[1]}"
         node: ProcessNode = self.nodes[state.places[place]]
@@ -513,6 +562,8 @@ class ChainWorld:
                 return f"{name} appends to L{node.chain.current}"
             case "confirm":
                 return f"L{argument} confirms an entry to {name}"
+            case "admit":
+                return f"{name} finds {'no request' if argument is None else f'the request for L{argument}'}"
             case "close":
                 assert node.chain is not None
                 return f"{name} closes L{node.chain.closing}"
@@ -532,4 +583,5 @@ class ChainWorld:
             "refuse": f"{name} cannot reach the store",
             "leave": f"{name} is cancelled",
             "roll": f"{name} wants to roll",
+            "ask": f"{name} sees a request",
         }[what]

@@ -22,7 +22,7 @@ from ledgerlog.ledger.core.reader import RangeAsk, RangeRead, _Lane
 from ledgerlog.ledger.core.recovery import LOST_FROM, LedgerRecovery, ReadAsk, _Answer
 from ledgerlog.ledger.core.writer import MetadataIntent, WriterCore
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
-from ledgerlog.log.core.chain import Counting, LeaderChain, Takeover
+from ledgerlog.log.core.chain import ChainSplice, Counting, LeaderChain, Takeover
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
@@ -64,7 +64,7 @@ OBJECTS = (
 
 VALUES = (
     *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, EntryRun),
-    *(LogMetadata, LogSegment, SegmentCounts, Gap, RangeAsk, Copy),
+    *(LogMetadata, LogSegment, SegmentCounts, ChainSplice, Gap, RangeAsk, Copy),
 )
 """Classes of values that never change."""
 

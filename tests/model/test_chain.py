@@ -17,6 +17,8 @@ PLAIN = ChainConfiguration(records=2, rolls=1)
 LOSSY = ChainConfiguration(records=1, rolls=1, lost=1)
 SHORT = ChainConfiguration(takeovers=1, records=2, rolls=1, losses=1, accepts=1)
 
+SPLICING = ChainConfiguration(takeovers=1, records=1, rolls=0, leaves=1, splices=1, withdrawals=1)
+
 MUTANTS: list[tuple[mutants.Mutant, ChainConfiguration, set[str]]] = [
     (mutants.a_takeover_recovers_the_last_ledger_only, PLAIN, {"TakeoverPrefixStable"}),
     (mutants.a_conflict_on_the_list_is_answered_by_its_version_alone, PLAIN, {"TakeoverPrefixStable"}),
@@ -46,6 +48,8 @@ MUTANTS: list[tuple[mutants.Mutant, ChainConfiguration, set[str]]] = [
     (mutants.an_accepted_loss_joins_what_is_behind_it, SHORT, {"OffsetsDense"}),
     (mutants.what_is_behind_an_accepted_loss_is_told_as_lost, SHORT, {"FailedMeansAbsent"}),
     (mutants.what_no_operator_accepted_is_kept_behind_a_gap, PLAIN, {"GapsAreLosses"}),
+    (mutants.a_leader_gives_the_offsets_of_spliced_records_again, SPLICING, {"OffsetsDense", "LogOrder"}),
+    (mutants.a_splice_does_not_ask_whether_its_request_is_still_there, SPLICING, {"SplicedOnce"}),
 ]
 
 
