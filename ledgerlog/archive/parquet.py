@@ -49,7 +49,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -705,6 +705,34 @@ class ArchiveFile:
             ArchiveCorrupt: The file is damaged.
         """
         return self._read(group)
+
+    def read_columns(self, group: int, columns: Collection[str]) -> Any:
+        """Return some columns of a row group as an Arrow table, without a Python object for a record.
+
+        Args:
+            group: The row group.
+            columns: The names of the columns. A column that the file does not have is left out. ``offset`` is
+                always read, and checked.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
+        names = [name for name in self._file.schema_arrow.names if name == "offset" or name in columns]
+        table = self._read(group, names)
+        first, last = self._first[group], self._last[group]
+        with _computing(self.url):
+            offsets = _column(table, "offset")
+            is_right = (
+                len(offsets) > 0
+                and (offsets[0].as_py(), offsets[-1].as_py()) == (first, last)
+                and pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py()
+            )
+        if not is_right or (not self.facts.compacted and len(offsets) != last - first + 1):
+            raise ArchiveCorrupt(
+                self.url, f"its row group {group} does not hold the offsets that its header names"
+            )
+        return table
 
     def read_group(self, group: int) -> list[RecordBatch]:
         """Return a row group as batches, each of consecutive records of one entry.

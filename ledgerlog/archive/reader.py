@@ -12,10 +12,10 @@ which names the command that installs it. A program that reads no archive does n
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -141,24 +141,52 @@ class ArchiveReader:
             batches = await self._run(partial(self._file.read_group, group))
             batches = [batch for batch in batches if batch.end_offset > start]
             for batch in batches:
-                self._check(batch, start, next_offset)
+                self._check(batch.first_offset, batch.end_offset, start, next_offset)
                 next_offset = batch.end_offset
             if batches:
                 yield batches
             group += 1
+        self._check_end(start, next_offset)
+
+    async def tables(self, start: int, columns: Collection[str]) -> AsyncGenerator[Any, None]:
+        """Read some columns of the records from an offset on, one row group at a time, as Arrow tables.
+
+        Args:
+            start: The first offset that you need. The first table may begin before it.
+            columns: The names of the columns; ``archive.parquet`` describes them. ``offset`` is always there,
+                and a column that the file does not have never.
+
+        Yields:
+            The records of a row group, in order. Offsets have gaps only if the file is compacted.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged, or it lacks records.
+        """
+        next_offset: int | None = None
+        for group in range(self._file.group_of_offset(start), self._file.groups):
+            first, last, _ = self._file.bounds(group)
+            self._check(first, last + 1, start, next_offset)
+            yield await self._run(partial(self._file.read_columns, group, columns))
+            next_offset = last + 1
+        self._check_end(start, next_offset)
+
+    def _check(self, first: int, end: int, start: int, next_offset: int | None) -> None:
+        """Check that the records from ``first`` to below ``end`` may come next."""
+        if self.record.compacted:
+            is_right = next_offset is None or first >= next_offset
+        elif next_offset is None:
+            is_right = first <= start
+        else:
+            is_right = first == next_offset
+        if not is_right or end > self.record.end_offset:
+            self._fail(f"it has offset {first}, but {next_offset or start} was expected")
+
+    def _check_end(self, start: int, next_offset: int | None) -> None:
+        """Check that the file may end here."""
         reached = start if next_offset is None else next_offset
         if not self.record.compacted and reached < self.record.end_offset:
             self._fail(f"it ends at offset {reached}, before {self.record.end_offset}")
-
-    def _check(self, batch: RecordBatch, start: int, next_offset: int | None) -> None:
-        if self.record.compacted:
-            is_right = next_offset is None or batch.first_offset >= next_offset
-        elif next_offset is None:
-            is_right = batch.first_offset <= start
-        else:
-            is_right = batch.first_offset == next_offset
-        if not is_right or batch.end_offset > self.record.end_offset:
-            self._fail(f"it has offset {batch.first_offset}, but {next_offset or start} was expected")
 
     def _fail(self, why: str) -> None:
         raise ArchiveCorrupt(self.record.file, why)

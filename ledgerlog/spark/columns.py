@@ -19,6 +19,8 @@ declared schema alone.
 Entries arrive as they were written, with the bytes of their records joined. This module collects entries
 until there are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and then turns them into columns
 together. It makes no Python object for a single row, except for headers.
+
+Rows of archived files arrive in Arrow's columns (``ArchivedRows``), and stay in them.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
+import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -48,7 +52,9 @@ __all__ = [
     "DECLARED",
     "DECLARED_WITH_HEADERS",
     "ROWS_PER_BATCH",
+    "ArchivedRows",
     "ColumnTypes",
+    "Gathered",
     "arrow_schema",
     "batches_of",
 ]
@@ -70,6 +76,35 @@ _LAST_MS = 253_402_300_799_999
 
 Gathered = list[tuple[str, PackedBatch]]
 """Entries, each with the name of its log."""
+
+
+@attrs.frozen
+class ArchivedRows:
+    """Rows of an archived file, in order."""
+
+    log: str
+    """The name of the log."""
+    table: Any
+    """The columns of the file that the query needs, as ``archive.reader.ArchiveReader.tables`` gives them."""
+
+    @property
+    def last(self) -> int:
+        """The offset of the last row. There must be a row."""
+        return int(self.table.column("offset")[-1].as_py())
+
+    def between(self, start: int, end: int) -> ArchivedRows:
+        """Return the rows with offsets from ``start`` to below ``end``."""
+        low, high = np.searchsorted(self.table.column("offset").to_numpy(), (start, end))
+        return ArchivedRows(self.log, self.table.slice(low, max(0, high - low)))
+
+    def slices(self) -> Iterator[ArchivedRows]:
+        """Divide the rows so that each part makes one Arrow batch. No part is empty."""
+        rows = self.table.num_rows
+        count = max(-(-rows // ROWS_PER_BATCH), min(rows, -(-self.table.nbytes // BYTES_PER_BATCH)))
+        for at in range(count):
+            low, high = rows * at // count, rows * (at + 1) // count
+            yield ArchivedRows(self.log, self.table.slice(low, high - low))
+
 
 ColumnTypes = Mapping[str, tuple[DataType, Any]]
 """The columns of a source: the Spark type and the Arrow type of each."""
@@ -116,16 +151,22 @@ def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
     return pa.schema(fields)
 
 
-def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
+def batches_of(fetched: Iterable[Gathered | ArchivedRows], schema: Any) -> Iterator[Any]:
     """Make Arrow batches of records, in their order. No batch is empty.
 
     Args:
-        fetched: Entries, in their order.
+        fetched: Entries, or rows of archived files, in their order.
         schema: The result of ``arrow_schema``.
     """
     gathered: Gathered = []
     rows = size = 0
     for entries in fetched:
+        if isinstance(entries, ArchivedRows):
+            if gathered:
+                yield _record_batch(gathered, rows, schema)
+                gathered, rows, size = [], 0, 0
+            yield _archived_batch(entries, schema)
+            continue
         for log, batch in entries:
             gathered.append((log, batch))
             rows += len(batch)
@@ -140,11 +181,45 @@ def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
 
 def _record_batch(gathered: Gathered, rows: int, schema: Any) -> Any:
     if not schema.names:
-        # A query that only counts rows asks for no column. The batch still says how many rows it has.
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
+        return _bare_batch(rows)
     counts = np.fromiter((len(batch) for _, batch in gathered), dtype=np.int64, count=len(gathered))
     columns = [_COLUMNS[name](gathered, counts) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _bare_batch(rows: int) -> Any:
+    """Make a batch without columns. It still says how many rows it has."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _archived_batch(rows: ArchivedRows, schema: Any) -> Any:
+    if not schema.names:
+        return _bare_batch(rows.table.num_rows)
+    columns = [_archived_column(rows, name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _archived_column(rows: ArchivedRows, name: str) -> Any:
+    count = rows.table.num_rows
+    if name == "log":
+        return pa.repeat(pa.scalar(rows.log, pa.string()), count)
+    if name not in rows.table.column_names:
+        return pa.nulls(count, _TYPES[name][1])  # No record of the file has a key or headers.
+    column = rows.table.column(name).combine_chunks()
+    if name == "timestamp":
+        milliseconds = pc.min_element_wise(column.cast(pa.int64()), pa.scalar(_LAST_MS))
+        return pc.multiply(milliseconds, pa.scalar(1000)).view(_TYPES[name][1])
+    return _archived_headers(column) if name == "headers" else column
+
+
+def _archived_headers(column: Any) -> Any:
+    pairs = column.flatten()
+    kind = _TYPES["headers"][1]
+    named = pa.StructArray.from_arrays(pairs.flatten(), fields=list(kind.value_type))
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0))
+    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    is_missing = pc.is_null(column) if column.null_count else None
+    return pa.ListArray.from_arrays(starts, named, type=kind, mask=is_missing)
 
 
 def _repeated(value: Callable[[PackedBatch], int]) -> Callable[[Gathered, Any], Any]:

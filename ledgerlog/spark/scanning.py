@@ -15,7 +15,8 @@ or too many.
 
 **Archives.** If a ledger is archived and no bookie has it, the task reads the archived file. It also
 does so if, after the plan was made, bookies gave the ledger up, did not answer for it or damaged it. A
-compacted file gives the rows that are left; nothing shows that rows are missing.
+compacted file gives the rows that are left; nothing shows that rows are missing. The rows stay in Arrow's
+columns from the file to Spark, and only the columns that the query asks for are read (``ArchivedRows``).
 
 **Gathered ledgers.** If a new ledger has replaced the piece's ledger in the log's list (``log.gather``), and
 bookies no longer have the old one, the task reads the rest of the piece from the new one.
@@ -31,8 +32,7 @@ without this mark, ``ScanBroken`` is raised.
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 
@@ -64,15 +64,14 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.admission import OPEN, Admission
 from ledgerlog.model.archive import ArchivedFile
-from ledgerlog.model.attributes import encode_headers
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.record import PackedBatch, PackedColumn, RecordBatch
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
 from ledgerlog.spark.channel import take_from
+from ledgerlog.spark.columns import ArchivedRows, Gathered
 from ledgerlog.wire.records import EntryHeader, decode_header, decode_packed
 
 __all__ = ["Fetched", "ScanBroken", "ScanPart", "open_scan"]
@@ -88,8 +87,8 @@ _FETCHED_BYTES = READ_REPLY_BYTES_TARGET
 _REPLY_BYTES_MIN = 64 * 1024
 """The task asks a bookie for at least this many bytes, even if the piece has fewer left."""
 
-Fetched = list[tuple[str, PackedBatch]]
-"""Entries in their order, each with the name of its log."""
+Fetched = Gathered | ArchivedRows
+"""Entries in their order, each with the name of its log; or rows of an archived file."""
 
 OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 """Opens a connection to the metadata store."""
@@ -125,7 +124,12 @@ class ScanPart:
 
 @asynccontextmanager
 async def open_scan(
-    part: ScanPart, network: Network, open_store: OpenStore, *, prover: Prover | None = None
+    part: ScanPart,
+    network: Network,
+    open_store: OpenStore,
+    *,
+    columns: Collection[str],
+    prover: Prover | None = None,
 ) -> AsyncIterator[Callable[[], Awaitable[Fetched | None]]]:
     """Start to read a part, for the body of the ``async with``.
 
@@ -133,6 +137,7 @@ async def open_scan(
         part: The part.
         network: Connects to the bookies.
         open_store: Opens the metadata store, if the task has to read metadata again.
+        columns: The columns that the query asks for. Entries of bookies come whole anyway.
         prover: Proves to bookies who the task is. None: the task has no proof. The part says whether the
             cluster is closed.
 
@@ -157,7 +162,7 @@ async def open_scan(
     prover.check_own()
     async with open_pool(network, view.resolve, rng=environment.random, prover=prover) as pool:
         send, receive = trio.open_memory_channel[Fetched | LedgerLogError | None](_AHEAD)
-        scan = _Scan(part, view, pool, send)
+        scan = _Scan(part, view, pool, send, columns)
 
         async with background(scan.run, name="log scan"):
             yield partial(take_from, receive, ScanBroken("the scan ended before its end"))
@@ -258,11 +263,13 @@ class _Scan:
         view: _View,
         pool: ConnectionPool,
         send: trio.MemorySendChannel[Fetched | LedgerLogError | None],
+        columns: Collection[str],
     ) -> None:
         self._part = part
         self._view = view
         self._pool = pool
         self._send = send
+        self._columns = columns
         self._failed: dict[BookieId, None] = {}
         self._at = 0
         """The next offset of the piece to send. All earlier records were sent."""
@@ -327,16 +334,15 @@ class _Scan:
 
     async def _read_file(self, piece: Piece, record: ArchivedFile) -> None:
         """Send the records of the piece that are in the file, from ``_at`` on."""
-        async with open_archive(record) as archive, aclosing(archive.batches(self._at)) as groups:
-            async for batches in groups:
-                fetched: Fetched = [
-                    (piece.log, packed)
-                    for packed in (_packed(batch.between(self._at, piece.end)) for batch in batches)
-                    if len(packed)
-                ]
-                if fetched:
-                    await self._send.send(fetched)
-                self._at = batches[-1].end_offset
+        async with (
+            open_archive(record) as archive,
+            aclosing(archive.tables(self._at, self._columns)) as groups,
+        ):
+            async for table in groups:
+                rows = ArchivedRows(piece.log, table)
+                for some in rows.between(self._at, piece.end).slices():
+                    await self._send.send(some)
+                self._at = max(self._at, rows.last + 1)
                 if self._at >= piece.end:
                     return
         self._at = record.end_offset
@@ -366,7 +372,7 @@ class _Scan:
             payloads = await self._read(
                 ledger_id, entry_id, last, min(READ_REPLY_BYTES_TARGET, max(_REPLY_BYTES_MIN, 2 * left))
             )
-            fetched: Fetched = []
+            fetched: Gathered = []
             size = 0
             for payload in payloads:
                 header, batch = decode_packed(
@@ -430,20 +436,6 @@ class _Scan:
             failed=self._failed,
             prefer=self._view.environment.random.randrange(metadata.replication.ensemble),
         )
-
-
-def _packed(batch: RecordBatch) -> PackedBatch:
-    return PackedBatch(
-        ledger_id=batch.ledger_id,
-        entry_id=batch.entry_id,
-        first_offset=batch.first_offset,
-        epoch=batch.epoch,
-        timestamp_ms=batch.timestamp_ms,
-        lengths=array("I", map(len, batch.payloads)),
-        data=memoryview(b"".join(batch.payloads)),
-        keys=None if batch.keys is None else PackedColumn.of(batch.keys),
-        headers=None if batch.headers is None else PackedColumn.of(list(map(encode_headers, batch.headers))),
-    )
 
 
 def _check_place(piece: Piece, entry_id: int, header: EntryHeader, offset: int | None) -> None:

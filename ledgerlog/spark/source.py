@@ -72,6 +72,7 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
         part,
         network_of(credentials, cluster=part.cluster),
         lambda: open_store(uri, cluster=part.cluster, credentials=credentials),
+        columns=schema.names,
         prover=Prover.of(credentials),
     )
     with Portal() as portal:

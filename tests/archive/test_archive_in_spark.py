@@ -3,15 +3,32 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from ledgerlog.archive.core.compaction import prefix_rule
+from ledgerlog.archive.jobs.rewrite import compact_log
+from ledgerlog.archive.parquet import ArchiveFile
 from ledgerlog.errors import ArchiveUnavailable, LedgerNotFound
+from ledgerlog.spark.columns import BYTES_PER_BATCH, ROWS_PER_BATCH, ArchivedRows
 from ledgerlog.spark.planning import look, offset_of
 from ledgerlog.testing.memory_cluster import open_cluster
-from tests.archive.archived_logs import add_spliced, archive, archived, fill, new_log, path_of, remove
-from tests.spark.spark_logs import client_rows, planned, read_options, rows
+from tests.archive.archived_logs import (
+    add_spliced,
+    archive,
+    archived,
+    fill,
+    fill_with_keys,
+    new_log,
+    path_of,
+    records_of,
+    remove,
+)
+from tests.spark.spark_logs import ALL_COLUMNS, client_rows, planned, read_options, rows
 
 
 async def test_a_batch_reads_through_the_archive_what_the_client_reads(tmp_path: Path) -> None:
@@ -67,3 +84,72 @@ async def test_a_missing_file_fails_a_task_and_a_truncated_one_is_data_loss(tmp_
                 await rows(cluster, client, parts)
         fresh = await planned(client.opened, read_options())
         assert await rows(cluster, client, fresh) == before[20:]
+
+
+async def test_keys_and_headers_come_from_the_archive_as_from_bookies(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5)
+        await fill_with_keys(log, 40, every=3)
+        columns = [*ALL_COLUMNS, "headers"]
+        on_bookies = await rows(cluster, client, await planned(client.opened, read_options()), columns)
+        assert [] not in [row[-1] for row in on_bookies]
+        await archive(client, tmp_path)
+        options = read_options(maxRecordsPerPartition="7")
+        parts = await planned(client.opened, options)
+        assert all(part.archives for part in parts[:1])
+        assert await rows(cluster, client, parts, columns) == on_bookies
+        await log.truncate(7)  # A part may begin within a file, and within a list of headers.
+        for start in (7, 11, 12):
+            parts = await planned(client.opened, read_options(startingOffsets=f"{start}"))
+            assert await rows(cluster, client, parts, columns) == on_bookies[start:]
+
+
+async def test_a_compacted_archive_gives_the_rows_that_are_left(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 300, 20)
+        await archive(client, tmp_path)
+        await compact_log(client.opened, "log", str(tmp_path), rule=prefix_rule(1))
+        left = await records_of(log)
+        assert 20 < len(left) < 100
+        for columns in (["offset"], ["value", "offset"]):
+            parts = await planned(client.opened, read_options(minPartitions="3"))
+            found = await rows(cluster, client, parts, columns)
+            assert [row[-1] for row in found] == [record.offset for record in left]
+
+
+async def test_only_the_columns_that_are_asked_for_are_read_from_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[str] = set()
+    inner = ArchiveFile.read_columns
+
+    def read_columns(self: ArchiveFile, group: int, columns: Collection[str], *more: Any) -> Any:
+        table = inner(self, group, columns, *more)
+        seen.update(table.column_names)
+        return table
+
+    monkeypatch.setattr(ArchiveFile, "read_columns", read_columns)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 20, 5)
+        before = await client_rows(log)
+        await archive(client, tmp_path)
+        parts = await planned(client.opened, read_options(endingOffsets="20"))
+        assert await rows(cluster, client, parts, ["epoch", "log"]) == [
+            (row[6], row[0]) for row in before[:20]
+        ]
+        assert seen == {"offset", "epoch"}
+
+
+def test_rows_of_an_archive_are_divided_into_batches_by_rows_and_by_bytes() -> None:
+    def sizes(rows: int, size: int) -> list[int]:
+        table = pa.table({"offset": range(rows), "value": [bytes(size)] * rows})
+        return [each.table.num_rows for each in ArchivedRows("log", table).slices()]
+
+    assert sizes(0, 1) == []
+    assert sizes(1, 2 * BYTES_PER_BATCH) == [1]
+    assert sizes(ROWS_PER_BATCH, 0) == [ROWS_PER_BATCH]
+    assert max(sizes(5 * ROWS_PER_BATCH // 2, 0)) <= ROWS_PER_BATCH
+    assert max(sizes(100, 100_000)) * 100_000 <= BYTES_PER_BATCH

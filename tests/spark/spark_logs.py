@@ -4,7 +4,7 @@ first."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,8 @@ from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster
+
+ALL_COLUMNS = [column.split(" ")[0] for column in DECLARED.split(", ")]
 
 Row = tuple[str, int, Any, bytes, int, int, int, bytes | None]
 
@@ -42,6 +44,7 @@ async def fetched(
     host: str = "task",
     *,
     meanwhile: Callable[[], Awaitable[object]] | None = None,
+    columns: Collection[str] = ALL_COLUMNS,
 ) -> list[Fetched]:
     """Read a part as a task on ``host``. The task reads the metadata through ``client``'s store.
     Run ``meanwhile`` once the first entries are there."""
@@ -52,7 +55,7 @@ async def fetched(
 
     sent: ScanPart = pickle.loads(pickle.dumps(part))
     got = []
-    async with open_scan(sent, cluster.network.at(host), open_store) as take:
+    async with open_scan(sent, cluster.network.at(host), open_store, columns=columns) as take:
         while (entries := await take()) is not None:
             got.append(entries)
             if meanwhile is not None and len(got) == 1:
@@ -60,32 +63,38 @@ async def fetched(
     return got
 
 
-async def rows(cluster: MemoryCluster, client: Client, parts: Sequence[ScanPart]) -> list[Row]:
-    """Read all parts as rows of all columns, in the order of the parts."""
+async def rows(
+    cluster: MemoryCluster, client: Client, parts: Sequence[ScanPart], columns: Sequence[str] = ALL_COLUMNS
+) -> list[Any]:
+    """Read all parts as rows of some columns, in the order of the parts."""
 
-    schema = arrow_schema(declared())
-    found: list[Row] = []
+    schema = arrow_schema(declared(columns))
+    found: list[Any] = []
     for part in parts:
-        for batch in batches_of(await fetched(cluster, client, part), schema):
+        for batch in batches_of(await fetched(cluster, client, part, columns=columns), schema):
             assert batch.schema == schema
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return found
 
 
-def declared() -> Any:
-    """Make the schema in ``DECLARED`` without Spark's own parser, which needs a JVM."""
+def declared(columns: Sequence[str] = ALL_COLUMNS) -> Any:
+    """Make the schema of some columns without Spark's own parser, which needs a JVM."""
     from pyspark.sql import types
 
+    pair = types.StructType(
+        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+    )
     kinds = {
         "STRING": types.StringType(),
         "LONG": types.LongType(),
         "TIMESTAMP": types.TimestampType(),
         "BINARY": types.BinaryType(),
     }
-    fields = [column.split(" ", 2) for column in DECLARED.split(", ")]
-    return types.StructType(
-        [types.StructField(name, kinds[kind], nullable=rest != ["NOT NULL"]) for name, kind, *rest in fields]
-    )
+    known = {"headers": types.StructField("headers", types.ArrayType(pair))}
+    for column in DECLARED.split(", "):
+        name, kind, *rest = column.split(" ", 2)
+        known[name] = types.StructField(name, kinds[kind], nullable=rest != ["NOT NULL"])
+    return types.StructType([known[name] for name in columns])
 
 
 async def client_rows(log: Log, start: Any = "earliest") -> list[Row]:
