@@ -20,7 +20,8 @@ Entries arrive as they were written, with the bytes of their records joined. Thi
 until there are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and then turns them into columns
 together. It makes no Python object for a single row, except for headers.
 
-Rows of archived files arrive in Arrow's columns (``ArchivedRows``), and stay in them.
+Rows of archived files arrive in Arrow's columns (``ArchivedRows``), and stay in them. If a query asks for
+nothing but ``log`` and ``offset``, only ranges of offsets arrive (``OffsetRange``).
 """
 
 from __future__ import annotations
@@ -49,18 +50,24 @@ from ledgerlog.model.record import PackedBatch, PackedColumn
 
 __all__ = [
     "BYTES_PER_BATCH",
+    "COLUMNS",
     "DECLARED",
     "DECLARED_WITH_HEADERS",
     "ROWS_PER_BATCH",
     "ArchivedRows",
     "ColumnTypes",
     "Gathered",
+    "OffsetRange",
+    "Scanned",
     "arrow_schema",
     "batches_of",
 ]
 
 ROWS_PER_BATCH = 16 * 1024
 BYTES_PER_BATCH = 4 * 1024 * 1024
+
+_BARE_ROWS = 2**30
+"""The most rows of a batch without columns. Spark counts the rows of a batch in 32 bits."""
 
 DECLARED = (
     "log STRING NOT NULL, offset LONG NOT NULL, timestamp TIMESTAMP NOT NULL, value BINARY NOT NULL, "
@@ -106,6 +113,21 @@ class ArchivedRows:
             yield ArchivedRows(self.log, self.table.slice(low, high - low))
 
 
+@attrs.frozen
+class OffsetRange:
+    """Rows without gaps of which only the log and the offsets are known: ``start`` to below ``end``."""
+
+    log: str
+    start: int
+    end: int
+
+    COLUMNS = frozenset(("log", "offset"))
+    """The columns that such rows have."""
+
+
+Scanned = Gathered | ArchivedRows | OffsetRange
+"""What a scan gives, in order: entries, rows of an archived file, or a range of offsets."""
+
 ColumnTypes = Mapping[str, tuple[DataType, Any]]
 """The columns of a source: the Spark type and the Arrow type of each."""
 
@@ -123,6 +145,9 @@ _TYPES: ColumnTypes = {
         pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
     ),
 }
+
+COLUMNS = frozenset(_TYPES)
+"""The names of all columns of a table of records."""
 
 
 def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
@@ -151,21 +176,24 @@ def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
     return pa.schema(fields)
 
 
-def batches_of(fetched: Iterable[Gathered | ArchivedRows], schema: Any) -> Iterator[Any]:
+def batches_of(fetched: Iterable[Scanned], schema: Any) -> Iterator[Any]:
     """Make Arrow batches of records, in their order. No batch is empty.
 
     Args:
-        fetched: Entries, or rows of archived files, in their order.
+        fetched: The records, in their order.
         schema: The result of ``arrow_schema``.
     """
     gathered: Gathered = []
     rows = size = 0
     for entries in fetched:
-        if isinstance(entries, ArchivedRows):
+        if not isinstance(entries, list):
             if gathered:
                 yield _record_batch(gathered, rows, schema)
                 gathered, rows, size = [], 0, 0
-            yield _archived_batch(entries, schema)
+            if isinstance(entries, ArchivedRows):
+                yield _archived_batch(entries, schema)
+            else:
+                yield from _range_batches(entries, schema)
             continue
         for log, batch in entries:
             gathered.append((log, batch))
@@ -190,6 +218,18 @@ def _record_batch(gathered: Gathered, rows: int, schema: Any) -> Any:
 def _bare_batch(rows: int) -> Any:
     """Make a batch without columns. It still says how many rows it has."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _range_batches(rows: OffsetRange, schema: Any) -> Iterator[Any]:
+    step = BYTES_PER_BATCH // (16 + len(rows.log.encode())) if schema.names else _BARE_ROWS
+    for start in range(rows.start, rows.end, step):
+        end = min(rows.end, start + step)
+        if not schema.names:
+            yield _bare_batch(end - start)
+            continue
+        offsets = np.arange(start, end, dtype=np.int64)
+        columns = {"offset": pa.array(offsets), "log": pa.repeat(pa.scalar(rows.log), len(offsets))}
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _archived_batch(rows: ArchivedRows, schema: Any) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -39,6 +39,7 @@ from ledgerlog.log.positions import continues, find_moment, read_header
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.spark.columns import COLUMNS, OffsetRange
 from ledgerlog.spark.options import Bound, ReadOptions
 from ledgerlog.spark.scanning import ScanPart
 
@@ -336,17 +337,27 @@ def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> i
     return first
 
 
-async def plan_table(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
+async def plan_table(
+    client: LedgerClient, options: ReadOptions, columns: Collection[str] = COLUMNS
+) -> list[ScanPart]:
     """Plan a table of the logs as they are now.
+
+    Args:
+        client: The cluster.
+        options: What to read.
+        columns: The columns that the query asks for.
 
     See ``look_at_all``, ``range_of`` and ``plan`` for the errors.
     """
     ranges = [(view, *await range_of(client, view, options)) for view in await look_at_all(client, options)]
-    return await plan(client, ranges, options)
+    return await plan(client, ranges, options, columns)
 
 
 async def plan(
-    client: LedgerClient, ranges: Iterable[tuple[LogView, int, int]], options: ReadOptions
+    client: LedgerClient,
+    ranges: Iterable[tuple[LogView, int, int]],
+    options: ReadOptions,
+    columns: Collection[str] = COLUMNS,
 ) -> list[ScanPart]:
     """Plan the parts that read some ranges of logs.
 
@@ -354,12 +365,19 @@ async def plan(
         client: The cluster.
         ranges: For each range: the log, the first offset, and the offset after the last one.
         options: How to cut the ranges.
+        columns: The columns that the query asks for. If tasks need no records for them, they get more rows.
 
     Raises:
         DataLoss: A ledger was deleted in the meantime, or a range reaches into a gap, and ``failOnDataLoss``
             is true.
         MetadataUnavailable: The metadata store did not answer.
     """
+
+    def stretches_of(view: LogView) -> Sequence[Stretch]:
+        if OffsetRange.COLUMNS.issuperset(columns):
+            return [attrs.evolve(stretch, byte_length=0) for stretch in view.stretches]
+        return view.stretches
+
     pieces: list[Piece] = []
     for view, start, end in ranges:
         for gap in view.metadata.gaps:
@@ -371,7 +389,7 @@ async def plan(
                     ) from lost
                 logger.warning("%s", lost)
         if start < end:
-            pieces += cut(view.name, view.incarnation, view.stretches, start, end)
+            pieces += cut(view.name, view.incarnation, stretches_of(view), start, end)
     ledgers = await _ledgers(client, pieces)
     archives = await _archives(client, [piece for piece in pieces if piece.stretch.ledger_id not in ledgers])
     there = ledgers.keys() | archives.keys()

@@ -21,6 +21,9 @@ columns from the file to Spark, and only the columns that the query asks for are
 **Gathered ledgers.** If a new ledger has replaced the piece's ledger in the log's list (``log.gather``), and
 bookies no longer have the old one, the task reads the rest of the piece from the new one.
 
+**Nothing to read.** Offsets have no gaps, so the plan knows the rows of a query that asks only for columns of
+``OffsetRange.COLUMNS``. The task reads no records then, except from a compacted file.
+
 **Ahead.** A trio task reads, and another thread takes what was read. At most ``_AHEAD`` batches of about
 ``_FETCHED_BYTES`` bytes each wait in between. Entries may be compressed, so one reply of a bookie may fill
 many batches.
@@ -71,10 +74,10 @@ from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import Network
 from ledgerlog.spark.channel import take_from
-from ledgerlog.spark.columns import ArchivedRows, Gathered
+from ledgerlog.spark.columns import ArchivedRows, Gathered, OffsetRange, Scanned
 from ledgerlog.wire.records import EntryHeader, decode_header, decode_packed
 
-__all__ = ["Fetched", "ScanBroken", "ScanPart", "open_scan"]
+__all__ = ["ScanBroken", "ScanPart", "open_scan"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +89,6 @@ _FETCHED_BYTES = READ_REPLY_BYTES_TARGET
 
 _REPLY_BYTES_MIN = 64 * 1024
 """The task asks a bookie for at least this many bytes, even if the piece has fewer left."""
-
-Fetched = Gathered | ArchivedRows
-"""Entries in their order, each with the name of its log; or rows of an archived file."""
 
 OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 """Opens a connection to the metadata store."""
@@ -130,7 +130,7 @@ async def open_scan(
     *,
     columns: Collection[str],
     prover: Prover | None = None,
-) -> AsyncIterator[Callable[[], Awaitable[Fetched | None]]]:
+) -> AsyncIterator[Callable[[], Awaitable[Scanned | None]]]:
     """Start to read a part, for the body of the ``async with``.
 
     Args:
@@ -161,7 +161,7 @@ async def open_scan(
     prover.admit(part.admission)
     prover.check_own()
     async with open_pool(network, view.resolve, rng=environment.random, prover=prover) as pool:
-        send, receive = trio.open_memory_channel[Fetched | LedgerLogError | None](_AHEAD)
+        send, receive = trio.open_memory_channel[Scanned | LedgerLogError | None](_AHEAD)
         scan = _Scan(part, view, pool, send, columns)
 
         async with background(scan.run, name="log scan"):
@@ -262,7 +262,7 @@ class _Scan:
         part: ScanPart,
         view: _View,
         pool: ConnectionPool,
-        send: trio.MemorySendChannel[Fetched | LedgerLogError | None],
+        send: trio.MemorySendChannel[Scanned | LedgerLogError | None],
         columns: Collection[str],
     ) -> None:
         self._part = part
@@ -288,12 +288,14 @@ class _Scan:
         self._at = piece.start
         try:
             planned = self._part.archives.get(piece.stretch.ledger_id)
-            if planned is None:
-                await self._read_ledger(piece)
-            else:
-                # A merged file may begin with other ledgers than the piece's ledger.
-                record = ArchivedFile.decode_untrusted(planned, piece.incarnation)
+            # A merged file may begin with other ledgers than the piece's ledger.
+            record = planned and ArchivedFile.decode_untrusted(planned, piece.incarnation)
+            if OffsetRange.COLUMNS.issuperset(self._columns) and not (record and record.compacted):
+                await self._send.send(OffsetRange(piece.log, piece.start, piece.end))
+            elif record:
                 await self._read_archive(piece, record)
+            else:
+                await self._read_ledger(piece)
         except LedgerNotFound:
             if self._part.fail_on_data_loss:
                 raise

@@ -106,7 +106,8 @@ class LogTableReader(DataSourceReader):
         See ``planning.plan_table`` for the errors.
         """
 
-        parts = run_connected(self._options.uri, lambda client: plan_table(client, self._options))
+        columns = self._schema.names
+        parts = run_connected(self._options.uri, lambda client: plan_table(client, self._options, columns))
         return [LogPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

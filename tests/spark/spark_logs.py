@@ -11,10 +11,10 @@ from typing import Any
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.log import Log
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of
+from ledgerlog.spark.columns import COLUMNS, DECLARED, Scanned, arrow_schema, batches_of
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.planning import plan_table
-from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
+from ledgerlog.spark.scanning import ScanPart, open_scan
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster
 
 ALL_COLUMNS = [column.split(" ")[0] for column in DECLARED.split(", ")]
@@ -33,8 +33,10 @@ def stream_options(log: str = "log", **options: str) -> ReadOptions:
     return parse_read_options(given, is_stream=True)
 
 
-async def planned(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
-    return await plan_table(client, options)
+async def planned(
+    client: LedgerClient, options: ReadOptions, columns: Collection[str] = COLUMNS
+) -> list[ScanPart]:
+    return await plan_table(client, options, columns)
 
 
 async def fetched(
@@ -45,7 +47,7 @@ async def fetched(
     *,
     meanwhile: Callable[[], Awaitable[object]] | None = None,
     columns: Collection[str] = ALL_COLUMNS,
-) -> list[Fetched]:
+) -> list[Scanned]:
     """Read a part as a task on ``host``. The task reads the metadata through ``client``'s store.
     Run ``meanwhile`` once the first entries are there."""
 

@@ -26,7 +26,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import PackedBatch
-from ledgerlog.spark.columns import BYTES_PER_BATCH, arrow_schema, batches_of
+from ledgerlog.spark.columns import BYTES_PER_BATCH, OffsetRange, arrow_schema, batches_of
 from ledgerlog.spark.planning import DataLoss, look
 from ledgerlog.spark.scanning import ScanBroken
 from ledgerlog.spark.source import read_part
@@ -276,6 +276,43 @@ async def test_only_the_columns_that_are_asked_for_are_made(autojump_clock: obje
         assert batch.column(1).to_pylist() == [row[1] for row in await client_rows(log)]
         (bare,) = batches_of(got, arrow_schema(types.StructType([])))
         assert (bare.num_rows, bare.num_columns) == (40, 0)
+
+
+async def test_a_query_for_offsets_alone_reads_no_record(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await filled(client)
+        everything = await client_rows(log)
+        options = read_options(startingOffsets="3", endingOffsets="101", minPartitions="4")
+        parts = [
+            await planned(client.opened, options, names) for names in (["offset"], ["log", "offset"], [])
+        ]
+        for bookie in cluster.bookies.values():
+            await bookie.kill()
+        expected = [(row[0], row[1]) for row in everything[3:101]]
+        assert await rows(cluster, client, parts[0], ["offset"]) == [row[1:] for row in expected]
+        assert await rows(cluster, client, parts[1], ["log", "offset"]) == expected
+        bare = arrow_schema(types.StructType([]))
+        batches = [await fetched(cluster, client, part, columns=()) for part in parts[2]]
+        assert sum(batch.num_rows for got in batches for batch in batches_of(got, bare)) == 98
+
+
+async def test_a_task_for_offsets_alone_gets_more_rows(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        async with log.writer() as writer:
+            await writer.append_many([bytes(1000)] * 1000)
+        options = read_options(maxBytesPerPartition="50000")
+        assert len(await planned(client.opened, options, ["offset"])) == 1
+        assert len(await planned(client.opened, options, ["offset", "epoch"])) > 20
+
+
+def test_ranges_of_offsets_make_batches_of_a_bounded_size() -> None:
+    schema = arrow_schema(declared(["log", "offset"]))
+    found = list(
+        batches_of([OffsetRange("log", 5, 1_000_000), OffsetRange("log", 1_000_000, 1_000_001)], schema)
+    )
+    assert [at for batch in found for at in batch.column(1).to_pylist()] == list(range(5, 1_000_001))
+    assert max(batch.nbytes for batch in found) <= BYTES_PER_BATCH
 
 
 async def test_what_is_held_at_once_is_bounded_however_well_records_are_packed(

@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from ledgerlog.spark.columns import DECLARED, arrow_schema
 from ledgerlog.spark.options import parse_read_options
@@ -52,6 +53,10 @@ def test_counts_filters_limits_and_a_schema_of_ones_own(on_spark: SparkOnLogs, l
     narrow = on_spark.read().schema("offset LONG").load(log_name)
     assert narrow.selectExpr("min(offset)", "max(offset)", "count(*)").collect()[0] == (0, 999, 1000)
     assert narrow.columns == ["offset"]
+    assert (
+        on_spark.read().schema("log STRING, offset LONG").load(log_name).where("offset >= 990").count() == 10
+    )
+    assert on_spark.read(minPartitions=3).schema(StructType([])).load(log_name).count() == 1000
 
 
 def test_a_table_is_a_snapshot(on_spark: SparkOnLogs, log_name: str) -> None:
