@@ -13,6 +13,9 @@ If a record has a key or headers, its file has format 2 and two more columns. On
     key        binary                    null: the record has none
     headers    list of (name, value)     a text and bytes; null: the record has none
 
+Each row group then has a Bloom filter of its keys, if the writer's pyarrow can make one. Readers that look
+for a key, Spark's for example, skip the groups that do not have it. Format and digest do not depend on it.
+
 Rows are sorted by ``offset``. A row group has about ``limits.ARCHIVE_GROUP_ROWS`` rows
 or ``limits.ARCHIVE_GROUP_BYTES`` bytes of records; a reader holds one group at a time. Pages are compressed
 with zstd and carry checksums, which every read verifies. Any program that reads Parquet reads the file as a
@@ -47,6 +50,7 @@ bytes can be read.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -103,6 +107,14 @@ SCHEMA_WITH_ATTRIBUTES = pa.schema([*SCHEMA, pa.field("key", pa.binary()), pa.fi
 _NUMBERS = ("offset", "timestamp", "ledger_id", "entry_id", "slot", "epoch")
 _ENCODED = ("timestamp", "ledger_id", "entry_id", "epoch")
 """Columns with few different values. The file stores these columns as dictionaries."""
+
+_KEY_FILTER: dict[str, Any] = (
+    {"bloom_filter_options": {"key": {"ndv": ARCHIVE_GROUP_ROWS, "fpp": 0.05}}}
+    if "bloom_filter_options" in inspect.signature(pq.write_table).parameters
+    else {}
+)
+"""A Bloom filter of the keys of each row group, if this pyarrow writes such filters. pyarrow makes the filter
+smaller if a group has fewer different keys."""
 
 _READ_BYTES = MIB
 _FOOTER_BYTES = MIB
@@ -279,6 +291,7 @@ class ArchiveWriter:
                         name for name in self._schema.names if name not in ("value", "headers")
                     ],
                     write_page_checksum=True,
+                    **(_KEY_FILTER if has_attributes else {}),
                 )
         except ArchiveUnavailable:
             self._delete_unfinished(self._sink)
