@@ -147,6 +147,12 @@ class ReadOptions:
     cursor_name: str | None
     """The cursor that the stream moves in each log; None: no cursor."""
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether a batch reads all records of its logs."""
+        moments = (self.starting_ms, self.ending_ms)
+        return (self.starting, self.ending, *moments) == (EARLIEST, LATEST, None, None)
+
     def start_of(self, log: str) -> Bound:
         """Return where to begin in a log."""
         return self.starting.get(log, EARLIEST) if isinstance(self.starting, Mapping) else self.starting

@@ -10,6 +10,11 @@ planned anew by each query. So each view here selects from a table.
 **Each view has a table of its own.** Spark 4.3 resolves a table once for each query. If a query uses one
 table twice, the second use gets the options of the first one: a join of two logs would join one log with
 itself. The tables hold nothing, neither rows nor options. Their database keeps them apart from yours.
+
+**Archives as Parquet.** Spark 4.3 gives a source in Python neither filters nor columns nor limits
+(docs/SPARK.md). It gives them to its own reader of Parquet. So a view can be a union: of the archived
+beginning of the log, which Spark reads itself, and of the rest, which the source reads. The archived
+beginning is that of the moment at which the view was made; what was archived since is part of the rest.
 """
 
 from __future__ import annotations
@@ -19,15 +24,29 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import attrs
+
+from ledgerlog.archive.core.prefix import leading_files
+from ledgerlog.archive.destinations import Destination, name_of_record, recorded
+from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.spark.connection import run_connected
 from ledgerlog.spark.options import includes_headers, parse_read_options
 from ledgerlog.spark.planning import select
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["register_logs"]
+
+_PARQUET = (
+    "offset LONG, timestamp TIMESTAMP, value BINARY, ledger_id LONG, entry_id LONG, epoch LONG, key BINARY, "
+    "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
+)
+"""The columns of archived files (``archive.parquet``). Spark gives nulls for those that a file lacks."""
 
 
 def register_logs(
@@ -37,6 +56,7 @@ def register_logs(
     pattern: str = ".*",
     prefix: str = "",
     database: str = "ledgerlog",
+    archives_as_parquet: bool = False,
     **options: str,
 ) -> dict[str, str]:
     """Make a temporary view for each log of a cluster, so that SQL reads the logs by their names.
@@ -51,7 +71,11 @@ def register_logs(
         pattern: A regular expression that the whole name of a log must match.
         prefix: What the name of each view begins with, before the name of the log.
         database: The database of the empty tables that the views select from. It is made if there is none.
+        archives_as_parquet: Whether Spark itself reads the files of each log that are archived now. Then it
+            skips row groups by filters, and reads only the columns that a query needs. Spark must be able to
+            read the destination. Call this again if an archived file of a view is gone.
         options: Options of reading for all these logs, for example ``startingTimestamp``; see docs/SPARK.md.
+            With ``archives_as_parquet``, options that bound the read are refused; filter in the query.
 
     Returns:
         The names of the logs, by the names of their views.
@@ -61,6 +85,8 @@ def register_logs(
             names without case. No view was made.
         ClusterNotFound: There is no cluster at ``uri``.
         MetadataUnavailable: The metadata store did not answer.
+        MetadataCorrupt: The record of an archived file does not decode.
+        ArchiveUnavailable: The file system of an archived file failed.
 
     Example:
         ```python
@@ -71,8 +97,20 @@ def register_logs(
         ```
     """
     selected = parse_read_options({"uri": uri, "logPattern": pattern, **options}, is_stream=False)
-    logs = run_connected(uri, lambda client: select(client, selected))
-    views = {prefix + log: log for log in logs}
+    if archives_as_parquet and not selected.is_unbounded:
+        raise InvalidArgument(
+            "archives_as_parquet goes with no bound of the read: filter in the query instead"
+        )
+
+    async def find(client: LedgerClient) -> dict[str, _Archived | None]:
+        names = await select(client, selected)
+        if not archives_as_parquet:
+            return dict.fromkeys(names)
+        found = [(name, await _archived(client, name)) for name in names]
+        return {name: archived for name, archived in found if archived is not None}
+
+    archives = run_connected(uri, find)
+    views = {prefix + log: log for log in archives}
     _check(views, {"uri": uri, **options})
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {_name(database)}")
     with_headers = includes_headers(options)
@@ -80,11 +118,74 @@ def register_logs(
         table = f"{_name(database)}.{_name(_table_of(view, with_headers=with_headers))}"
         columns = f"OPTIONS (includeHeaders {_text(str(with_headers).lower())})"
         spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING ledgerlog {columns}")
+        more, archived = {}, archives[log]
+        if archived is not None and archived.files:
+            more = {"startingOffsets": str(archived.end)}
         given = ", ".join(
-            f"{key} = {_text(value)}" for key, value in {"uri": uri, "log": log, **options}.items()
+            f"{key} = {_text(value)}" for key, value in {"uri": uri, "log": log, **options, **more}.items()
         )
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_name(view)} AS SELECT * FROM {table} WITH ({given})")
+        query = f"SELECT * FROM {table} WITH ({given})"
+        if archived is not None and archived.files:
+            history = f"{view} (archived)"  # No log has such a name.
+            _rows_of(spark, log, archived, with_headers=with_headers).createOrReplaceTempView(_name(history))
+            query = f"SELECT * FROM {_name(history)} UNION ALL {query}"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_name(view)} AS {query}")
     return views
+
+
+@attrs.frozen
+class _Archived:
+    """The archived beginning of a log."""
+
+    start: int
+    end: int
+    files: tuple[ArchivedFile, ...]
+    """The records of its files, in order."""
+
+
+async def _archived(client: LedgerClient, log: str) -> _Archived | None:
+    """Find the archived beginning of a log; None if the log is gone."""
+    registry = LogRegistry(client.store, client.environment)
+    incarnation = await registry.find(log)
+    metadata = None if incarnation is None else (await registry.read(incarnation))[0]
+    if metadata is None:
+        return None
+    records = await ArchiveRegistry(client.store).of_log(metadata.incarnation)
+    files, end = leading_files(metadata.first_offset, [record for record, _ in records])
+    return _Archived(metadata.first_offset, end, tuple(files))
+
+
+def _rows_of(spark: SparkSession, log: str, archived: _Archived, *, with_headers: bool) -> DataFrame:
+    """Return the archived rows of a log, in the columns of the source."""
+    columns = [
+        f"{_text(log)} AS log",
+        "offset",
+        "timestamp",
+        "value",
+        "ledger_id",
+        "entry_id",
+        "epoch",
+        "key",
+    ]
+    if with_headers:
+        columns.append("CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers")
+    return (
+        spark.read.schema(_PARQUET)
+        .option("parquet.page.verify-checksum.enabled", "true")
+        .parquet(*map(_path_of, archived.files))
+        .where(f"offset >= {archived.start} AND offset < {archived.end}")
+        .selectExpr(*columns)
+    )
+
+
+def _path_of(record: ArchivedFile) -> str:
+    """Return the path under which Spark reads a file. Spark would take some characters for a pattern."""
+    where, name = name_of_record(record)
+    with recorded(record.file):
+        path = Destination(where).table_url(name)
+    if path.startswith("s3://"):
+        path = f"s3a://{path.removeprefix('s3://')}"
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
 
 
 def _check(views: Mapping[str, str], options: Mapping[str, str]) -> None:

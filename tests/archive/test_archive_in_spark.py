@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.archive.core.compaction import prefix_rule
@@ -153,3 +154,16 @@ def test_rows_of_an_archive_are_divided_into_batches_by_rows_and_by_bytes() -> N
     assert sizes(ROWS_PER_BATCH, 0) == [ROWS_PER_BATCH]
     assert max(sizes(5 * ROWS_PER_BATCH // 2, 0)) <= ROWS_PER_BATCH
     assert max(sizes(100, 100_000)) * 100_000 <= BYTES_PER_BATCH
+
+
+async def test_a_file_says_which_keys_it_does_not_have(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5)
+        await fill_with_keys(log, 40, every=3)
+        await archive(client, tmp_path)
+        without, with_keys = await archived(client, log)
+        group = pq.read_metadata(path_of(with_keys)).row_group(0)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        assert [each.path_in_schema for each in chunks if each.bloom_filter_length] == ["key"]
+        assert "key" not in pq.read_schema(path_of(without)).names

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.spark.archive import archive_on_spark
 from ledgerlog.spark.views import _text, register_logs
 from tests.spark.conftest import SparkOnLogs
 from tests.spark.test_spark_sink import append, contents
@@ -153,3 +157,67 @@ def test_what_is_wrong_with_views_is_said_before_one_is_made(on_spark: SparkOnLo
 def test_texts_are_quoted_for_sql(on_spark: SparkOnLogs) -> None:
     text = 'it\'s a \\ and "this" `too`\n'
     assert run(on_spark, f"SELECT {_text(text)}") == [(text,)]
+
+
+def test_spark_itself_reads_the_archived_beginning_of_a_view(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "with {a} [strange] name*"
+    with on_spark.cluster.create_log(log_name).writer(entry_bytes=512) as writer:
+        for ledger in range(4):
+            if ledger:
+                writer.roll()
+            for at in range(60):
+                writer.append(
+                    b"%d" % at, key=b"%d" % (at % 7), headers=[("n", b"%d" % at)] if at % 2 else None
+                )
+    archive_on_spark(on_spark.spark, on_spark.uri, log_name, str(directory), keep_copies_s=0)
+    on_spark.cluster.open_log(log_name).truncate(17)  # Within the first file.
+    run(on_spark, f"DROP VIEW IF EXISTS `{log_name}`")
+    register = partial(register_logs, on_spark.spark, on_spark.uri, pattern=log_name)
+    assert register(archives_as_parquet=True, includeHeaders="true") == {log_name: log_name}
+    append(on_spark, log_name, [b"later"])
+
+    source = on_spark.read(includeHeaders="true").load(log_name)
+    view = on_spark.spark.table(f"`{log_name}`")
+    assert view.schema.simpleString() == source.schema.simpleString()
+    assert view.count() == 224
+    assert sorted(view.collect()) == sorted(source.collect())
+    for where in (
+        "offset >= 170 AND offset < 250",
+        "key = X'33'",
+        "epoch > 1",
+        "value = X'33' OR offset = 239",
+    ):
+        asked = f"SELECT offset, key FROM `{log_name}` WHERE {where}"
+        found = on_spark.spark.sql(asked)
+        assert sorted(found.collect()) == sorted(source.where(where).select("offset", "key").collect())
+    # Spark reads the files, and knows what to leave out.
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert "GreaterThanOrEqual(offset,17), LessThan(offset,240), Or(EqualTo(value," in plan
+    assert "ReadSchema: struct<offset:bigint,value:binary,key:binary>" in plan
+
+
+def test_a_damaged_page_of_an_archive_fails_a_view(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    make(on_spark, log_name)
+    append(on_spark, log_name, [b"value %d" % at for at in range(200)])
+    archive_on_spark(on_spark.spark, on_spark.uri, log_name, str(tmp_path), keep_copies_s=0)
+    register_logs(on_spark.spark, on_spark.uri, pattern=log_name, archives_as_parquet=True)
+    (file,) = tmp_path.glob("*/*.parquet")
+    chunk = pq.read_metadata(file).row_group(0).column(2)
+    data = bytearray(file.read_bytes())
+    data[chunk.data_page_offset + chunk.total_compressed_size - 5] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Exception, match=r"(?i)crc|checksum"):
+        run(on_spark, f"SELECT max(value) FROM `{log_name}`")
+
+
+def test_a_view_of_parquet_takes_no_bounds(on_spark: SparkOnLogs, log_name: str) -> None:
+    make(on_spark, log_name)
+    for bound in ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"):
+        with pytest.raises(InvalidArgument, match="filter in the query"):
+            register_logs(
+                on_spark.spark, on_spark.uri, pattern=log_name, archives_as_parquet=True, **{bound: "0"}
+            )
