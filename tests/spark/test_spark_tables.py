@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from ledgerlog.spark.columns import DECLARED, arrow_schema
 from ledgerlog.spark.options import parse_read_options
 from ledgerlog.spark.source import LogTableReader, read_part
+from tests.spark.a_source_with_filters import Numbers
 from tests.spark.conftest import SparkOnLogs
 from tests.spark.spark_logs import declared
 
@@ -105,3 +106,19 @@ def test_the_declared_schema_is_what_spark_sees(on_spark: SparkOnLogs, log_name:
     on_spark.cluster.create_log(log_name)
     schema = on_spark.read().load(log_name).schema
     assert schema.names == [column.split(" ")[0] for column in DECLARED.split(", ")]
+
+
+def test_spark_leaks_a_pushed_filter_into_other_uses_of_a_table(on_spark: SparkOnLogs) -> None:
+    """The page warns of it, and the source takes no filters because of it. If this fails with a later Spark,
+    it can take them."""
+    spark = on_spark.spark
+    spark.dataSource.register(Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        table = spark.read.format("numbers_below_100").load()
+        assert table.where("number >= 90").count() == 10
+        assert table.count() == 10, "there are 100"
+        table = spark.read.format("numbers_below_100").load()
+        assert table.union(table.where("number >= 90")).count() == 20, "there are 110"
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
