@@ -14,7 +14,7 @@ import pytest
 from ledgerlog.archive.core.compaction import prefix_rule
 from ledgerlog.archive.jobs.rewrite import compact_log
 from ledgerlog.archive.parquet import ArchiveFile
-from ledgerlog.errors import ArchiveUnavailable, LedgerNotFound
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LedgerNotFound
 from ledgerlog.spark.columns import BYTES_PER_BATCH, ROWS_PER_BATCH, ArchivedRows
 from ledgerlog.spark.planning import look, offset_of
 from ledgerlog.testing.memory_cluster import open_cluster
@@ -92,13 +92,14 @@ async def test_keys_and_headers_come_from_the_archive_as_from_bookies(tmp_path: 
         log = await new_log(client)
         await fill(log, 5)
         await fill_with_keys(log, 40, every=3)
+        await fill(log, 3)  # Bookies keep the newest ledger.
         columns = [*ALL_COLUMNS, "headers"]
         on_bookies = await rows(cluster, client, await planned(client.opened, read_options()), columns)
         assert [] not in [row[-1] for row in on_bookies]
         await archive(client, tmp_path)
         options = read_options(maxRecordsPerPartition="7")
         parts = await planned(client.opened, options)
-        assert all(part.archives for part in parts[:1])
+        assert all(part.archives for part in parts[:6])
         assert await rows(cluster, client, parts, columns) == on_bookies
         await log.truncate(7)  # A part may begin within a file, and within a list of headers.
         for start in (7, 11, 12):
@@ -167,3 +168,18 @@ async def test_a_file_says_which_keys_it_does_not_have(tmp_path: Path) -> None:
         chunks = [group.column(at) for at in range(group.num_columns)]
         assert [each.path_in_schema for each in chunks if each.bloom_filter_length] == ["key"]
         assert "key" not in pq.read_schema(path_of(without)).names
+
+
+@pytest.mark.parametrize("left", [[0, 2, 1, 3, 4], [0, 1, 3, 4], [1, 2, 3, 4], [0, 1, 2, 3], []])
+async def test_columns_whose_offsets_are_not_those_of_the_footer_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: list[int]
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        await archive(client, tmp_path)
+        parts = await planned(client.opened, read_options())
+        inner = ArchiveFile._read
+        monkeypatch.setattr(ArchiveFile, "_read", lambda *call: inner(*call).take(pa.array(left, pa.int64())))
+        with pytest.raises(ArchiveCorrupt, match="does not hold the offsets"):
+            await rows(cluster, client, parts)

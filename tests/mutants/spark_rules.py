@@ -7,6 +7,8 @@ from tests.mutants.mutant import mutant
 _TEST_SQL = "tests/spark/test_spark_sql.py"
 _TEST_JOB = "tests/spark/test_job_progress.py"
 _TEST_SINK = "tests/spark/test_spark_sink.py"
+_TEST_READING = "tests/spark/test_spark_reading.py"
+_TEST_ARCHIVE = "tests/archive/test_archive_in_spark.py"
 _TEST_CONNECTION = "tests/spark/test_spark_connection.py"
 
 MUTANTS = (
@@ -73,5 +75,93 @@ MUTANTS = (
         "overwrite",
         "False",
         f"{_TEST_SINK}::test_a_mode_that_a_log_cannot_have_is_refused_before_any_work",
+    ),
+    mutant(
+        "columns_of_an_archive_are_all_read",
+        "C.4",
+        "ArchiveFile.read_columns",
+        "name == 'offset' or name in columns",
+        "True",
+        f"{_TEST_ARCHIVE}::test_only_the_columns_that_are_asked_for_are_read_from_the_archive",
+    ),
+    mutant(
+        "rows_of_an_archive_go_beyond_the_piece",
+        "C.4",
+        "ArchivedRows.between",
+        "(start, end)",
+        "(start, end + 1)",
+        f"{_TEST_ARCHIVE}::test_a_batch_reads_through_the_archive_what_the_client_reads",
+    ),
+    mutant(
+        "headers_of_an_archive_move_to_other_rows",
+        "C.4",
+        "spark.columns._archived_headers",
+        "pc.fill_null(pc.list_value_length(column), 0)",
+        "pc.drop_null(pc.list_value_length(column))",
+        f"{_TEST_ARCHIVE}::test_keys_and_headers_come_from_the_archive_as_from_bookies",
+    ),
+    mutant(
+        "an_archive_out_of_order_passes",
+        "C.4",
+        "ArchiveFile.read_columns",
+        "pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py()",
+        "True",
+        f"{_TEST_ARCHIVE}::test_columns_whose_offsets_are_not_those_of_the_footer_are_damage",
+    ),
+    mutant(
+        "an_archive_that_lacks_rows_passes",
+        "C.4",
+        "ArchiveFile.read_columns",
+        "len(offsets) != last - first + 1",
+        "False",
+        f"{_TEST_ARCHIVE}::test_columns_whose_offsets_are_not_those_of_the_footer_are_damage",
+    ),
+    mutant(
+        "a_compacted_archive_is_counted_by_its_offsets",
+        "C.4",
+        "_Scan._read_piece",
+        "not (record and record.compacted)",
+        "True",
+        f"{_TEST_ARCHIVE}::test_a_compacted_archive_gives_the_rows_that_are_left",
+    ),
+    mutant(
+        "a_query_for_offsets_alone_reads_records",
+        "C.4",
+        "_Scan._read_piece",
+        "OffsetRange.COLUMNS.issuperset(self._columns)",
+        "False",
+        f"{_TEST_READING}::test_a_query_for_offsets_alone_reads_no_record",
+    ),
+    mutant(
+        "a_task_for_offsets_alone_is_as_small_as_others",
+        "C.4",
+        "spark.planning.plan",
+        "OffsetRange.COLUMNS.issuperset(columns)",
+        "False",
+        f"{_TEST_READING}::test_a_task_for_offsets_alone_gets_more_rows",
+    ),
+    mutant(
+        "the_archived_beginning_has_a_hole",
+        "C.4",
+        "leading_files",
+        "record.first_offset == at",
+        "record.first_offset >= at",
+        "tests/unit/test_archive_prefix.py",
+    ),
+    mutant(
+        "the_archived_beginning_must_begin_with_a_file",
+        "C.4",
+        "leading_files",
+        "not found and record.holds(at)",
+        "False",
+        "tests/unit/test_archive_prefix.py",
+    ),
+    mutant(
+        "a_view_reads_archived_rows_twice",
+        "C.4",
+        "spark.views.register_logs",
+        "{'startingOffsets': str(archived.end)}",
+        "{}",
+        f"{_TEST_SQL}::test_spark_itself_reads_the_archived_beginning_of_a_view",
     ),
 )
