@@ -21,11 +21,14 @@ from typing import Any
 import attrs
 import pytest
 
-from ledgerlog import blocking
+from ledgerlog import Replication, blocking
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.spark import session
 from tests.integration.running_cluster import running_cluster
 from tests.zookeepers import SHARED_PROCESSES
+
+EVERY_COPY = Replication(3, 3, 3)
+"""All copies are there before an append returns. So an archive job or an audit finds them all at any time."""
 
 _numbers = itertools.count()
 _FOLDER = Path(__file__).parent
@@ -77,7 +80,7 @@ def _spark_on_logs(path: Path) -> Iterator[SparkOnLogs]:
     try:
         running, _ = portal.enter(running_cluster(path / "cluster", "--bookies", "3"))
         SHARED_PROCESSES.add(running.child.pid)
-        with _preferred():
+        with preferred():
             spark = session(
                 "tests",
                 master="local[2,4]",
@@ -106,7 +109,7 @@ def _spark_on_logs(path: Path) -> Iterator[SparkOnLogs]:
 
 
 @contextmanager
-def _preferred() -> Iterator[None]:
+def preferred() -> Iterator[None]:
     """Give processes that start in the body priority over others, if the system lets us.
 
     Spark gives up on the Python process of a streaming source if it does not connect within ten seconds, and
