@@ -14,6 +14,7 @@ import trio
 
 from ledgerlog import blocking
 from tests.integration.running_cluster import running_cluster
+from tests.spark.standalone import executors_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.soak]
 
@@ -50,21 +51,6 @@ PROGRAM = textwrap.dedent(
 )
 
 
-def executors(jvm: int) -> list[int]:
-    """List the executors of a driver: the children of its JVM, because its workers are inside that JVM."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if parent == jvm and any(b"CoarseGrainedExecutorBackend" in word for word in words):
-                found.append(int(entry.name))
-    return found
-
-
 async def test_a_killed_executor_changes_no_count(tmp_path: Path) -> None:
     async with running_cluster(tmp_path / "cluster", "--bookies", "3") as running:
 
@@ -86,7 +72,7 @@ async def test_a_killed_executor_changes_no_count(tmp_path: Path) -> None:
                     if line.startswith("pid "):
                         jvm = int(line.split()[1])
                     if line.startswith("reading"):
-                        os.kill(executors(jvm)[0], signal.SIGKILL)
+                        os.kill(executors_of(jvm)[0], signal.SIGKILL)
                         killed += 1
             assert child.returncode == 0
             return said, killed
