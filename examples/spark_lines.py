@@ -1,10 +1,12 @@
 """Text through Spark: lines into a log, a table of them, a stream of figures into another log, and a plot.
 
-    python examples/spark_lines.py [FILE ...] [--seconds 20] [--plot throughput.png]
+    python examples/spark_lines.py [FILE ...] [--seconds 20] [--plot lines.png] [--master spark://HOST:7077]
 
 Starts a cluster that it throws away, and Spark on this machine; ``pip install 'ledgerlog[spark,plot]'``
-brings all it needs. The lines are those of the files, over and over, or of Python's own manual. Each function
-is a step that stands for itself, as the cells of a notebook do; ``run`` is all of them in order.
+brings all it needs. With ``--master`` a Spark cluster of this machine does the work instead. The lines are
+those of the files, over and over, or of Python's own manual. The minute of a line is the time that it begins
+with (2026-03-01T12:00:07), or else when it was appended. Each function is a step that stands for itself, as
+the cells of a notebook do; ``run`` is all of them in order.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ledgerlog import blocking
-from ledgerlog.spark import session
 from ledgerlog.spark.progress import MicroBatch, micro_batch, show_progress
+from ledgerlog.spark.session import LOCAL_MASTER, session
 
 
 @contextmanager
@@ -84,9 +86,11 @@ def start_counting(spark: SparkSession, uri: str, name: str, counts: str, checkp
 
 def lines_per_minute(spark: SparkSession, uri: str, name: str) -> list[tuple[str, int]]:
     """The table: how many lines each minute has."""
-    table = spark.read.format("ledgerlog").option("uri", uri).schema("timestamp TIMESTAMP").load(name)
-    minutes = table.groupBy(F.window("timestamp", "1 minute").start.alias("minute")).count().orderBy("minute")
-    return [(str(row[0]), row[1]) for row in minutes.collect()]
+    columns = "timestamp TIMESTAMP, value BINARY"
+    table = spark.read.format("ledgerlog").option("uri", uri).schema(columns).load(name)
+    begins = F.regexp_extract(F.col("value").cast("string"), r"^\d{4}-\d\d-\d\d[T ][\d:]{8}", 0)
+    minute = F.date_trunc("minute", F.coalesce(F.try_to_timestamp(begins), "timestamp")).cast("string")
+    return [(row[0], row[1]) for row in table.groupBy(minute.alias("at")).count().orderBy("at").collect()]
 
 
 def read_counts(uri: str, counts: str) -> list[dict[str, Any]]:
@@ -95,21 +99,24 @@ def read_counts(uri: str, counts: str) -> list[dict[str, Any]]:
         return [json.loads(record.data) for record in records]
 
 
-def plot_throughput(batches: Sequence[MicroBatch], name: str, path: Path) -> None:
-    """Rows per second of each micro-batch, and how far it left the stream behind, over time."""
+def plot(batches: Sequence[MicroBatch], minutes: Sequence[tuple[str, int]], name: str, path: Path) -> None:
+    """Lines by minute. And of each micro-batch the rows per second, and how far it left the stream behind."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    rate = figure.add_subplot(xlabel="seconds", ylabel="rows per second", title=f"A stream over {name}")
-    behind = rate.twinx()
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    bars, rate = figure.subplots(2)
+    bars.bar([minute[:16] for minute, _ in minutes], [count for _, count in minutes])
+    bars.set(ylabel="lines by minute", title=f"The log {name}")
+    bars.tick_params("x", rotation=30)
     at = [(batch.begun - batches[0].begun).total_seconds() for batch in batches]
-    rate.plot(at, [batch.rows_per_s for batch in batches], "o-", color="tab:blue", label="rows per second")
-    behind.plot(at, [batch.behind[name] for batch in batches], "--", color="tab:red", label="rows behind")
-    figure.legend(loc="outside lower center", ncols=2)
+    rate.plot(at, [batch.rows_per_s for batch in batches], "o-", label="rows per second")
+    rate.plot(at, [batch.behind[name] for batch in batches], "--", label="rows behind")
+    rate.set(xlabel="seconds", title=f"A stream over {name}")
+    rate.legend()
     figure.savefig(path)
 
 
-def run(spark: SparkSession, uri: str, name: str, lines: list[bytes], seconds: float, plot: Path) -> None:
+def run(spark: SparkSession, uri: str, name: str, lines: list[bytes], seconds: float, path: Path) -> None:
     """All of it, with an appender beside for so many seconds."""
     counts = f"{name}-per-second"
     with blocking.connect(uri) as cluster:
@@ -128,22 +135,25 @@ def run(spark: SparkSession, uri: str, name: str, lines: list[bytes], seconds: f
         query.processAllAvailable()
         query.stop()
     progress = [micro_batch(json.loads(each.json)) for each in query.recentProgress]
-    for minute, count in lines_per_minute(spark, uri, name):
+    minutes = lines_per_minute(spark, uri, name)
+    for minute, count in minutes:
         print(f"{minute}  {count:,} lines")
     for each in read_counts(uri, counts):
         print(f"{each['start']}  {each['lines']:,} lines, {each['bytes']:,} bytes")
     spark.streams.removeListener(listener)
-    plot_throughput([batch for batch in progress if batch.rows], name, plot)
-    print(f"{len(progress)} micro-batches, plotted in {plot}")
+    plot([batch for batch in progress if batch.rows], minutes, name, path)
+    print(f"{len(progress)} micro-batches, plotted in {path}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--plot", type=Path, default=Path("throughput.png"))
+    parser.add_argument("--plot", type=Path, default=Path("lines.png"))
+    parser.add_argument("--master", default=LOCAL_MASTER)
     given = parser.parse_args()
     with throw_away_cluster() as uri:
-        spark = session("lines", config={"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"})
+        config = {"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
+        spark = session("lines", master=given.master, config=config)
         run(spark, uri, "lines", text_lines(given.files), given.seconds, given.plot)
         spark.stop()

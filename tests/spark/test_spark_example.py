@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import trio
 
 from tests.spark.conftest import SparkOnLogs
+from tests.spark.standalone import standalone_cluster
 
 pytestmark = pytest.mark.processes
 
@@ -47,27 +49,46 @@ def test_the_steps_of_the_example_count_every_line(
 ) -> None:
     module, plot = example(), tmp_path / "plot.png"
     text = tmp_path / "text"
-    text.write_text("first\n\nsecond\n" * 100, encoding="utf-8")
+    written = ["2026-03-01T12:00:07 first", "2026-03-01 12:01:09,5 second", "12:02 is no moment"]
+    text.write_text("\n\n".join(written * 100), encoding="utf-8")
     lines = module.text_lines([text])
-    assert lines == [b"first", b"second"] * 100
+    assert lines == [line.encode() for line in written] * 100
     module.run(on_spark.spark, on_spark.uri, log_name, lines, 4, plot)
     said = capsys.readouterr()
     check(said.out + said.err, plot)
+    first, second, *appended = re.findall(r"^(\S+ \S+):00  ([\d,]+) lines$", said.out, re.MULTILINE)
+    assert [first[0], second[0]] == ["2026-03-01 12:00", "2026-03-01 12:01"], "as the lines say"
+    assert appended, "the minutes in which the other lines were appended"
+    assert first[1] == second[1]
 
 
-@pytest.mark.soak
-def test_the_example_runs_by_itself(tmp_path: Path) -> None:
+def run_by_itself(tmp_path: Path, *options: str, environment: dict[str, str] | None = None) -> None:
     ran = subprocess.run(
-        [sys.executable, str(PROGRAM), "--seconds", "10"],
+        [sys.executable, str(PROGRAM), "--seconds", "10", *options],
         cwd=tmp_path,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=600,
         check=True,
         text=True,
     )
-    check(ran.stdout, tmp_path / "throughput.png")
+    check(ran.stdout, tmp_path / "lines.png")
+
+
+@pytest.mark.soak
+def test_the_example_runs_by_itself(tmp_path: Path) -> None:
+    run_by_itself(tmp_path)
+
+
+@pytest.mark.soak
+async def test_the_example_runs_on_a_spark_cluster_with_one_option_more(tmp_path: Path) -> None:
+    async with standalone_cluster(tmp_path / "spark", cores=2) as spark:
+        options = ("--master", spark.master)
+        await trio.to_thread.run_sync(
+            lambda: run_by_itself(tmp_path, *options, environment=spark.environment)
+        )
 
 
 def test_the_example_is_short() -> None:
-    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) < 150
+    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) < 160
