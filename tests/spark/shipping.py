@@ -37,7 +37,7 @@ def prepare(stage: Path, *, whole: bool) -> dict[str, str]:
     wheels.mkdir()
     programs.mkdir()
     python = programs / PYTHON
-    python.write_text(f'#!/bin/sh\nexec {sys._base_executable} "$@"\n')  # type: ignore[attr-defined]
+    python.write_text(f'#!/bin/sh\nexec {sys._base_executable} "$@"\n')
     python.chmod(0o755)
     for found in _closure(ASKED) if whole else [metadata.distribution("ledgerlog")]:
         _repack(found, wheels)

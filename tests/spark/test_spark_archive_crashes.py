@@ -73,11 +73,11 @@ def ending(steps: Steps, end: Callable[[], None], work: Callable[[], Any]) -> An
         if step.startswith("archive: ") and steps.reach(step.removeprefix("archive: ")):
             end()
 
-    Environment.mark = mark  # type: ignore[method-assign]
+    Environment.mark = mark
     try:
         return work()
     finally:
-        Environment.mark = original  # type: ignore[method-assign]
+        Environment.mark = original
 
 
 def in_tasks(steps: Steps, generates: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
