@@ -10,8 +10,17 @@ _TEST_SINK = "tests/spark/test_spark_sink.py"
 _TEST_READING = "tests/spark/test_spark_reading.py"
 _TEST_ARCHIVE = "tests/archive/test_archive_in_spark.py"
 _TEST_CONNECTION = "tests/spark/test_spark_connection.py"
+_TEST_CRASHES = "tests/spark/test_spark_archive_crashes.py"
 
 MUTANTS = (
+    mutant(
+        "an_archive_job_on_spark_without_tasks_leaves_the_table_as_it_is",
+        "C.4",
+        "archive_on_spark",
+        "run_connected(uri, end)",
+        "if attempted:\n    run_connected(uri, end)",
+        f"{_TEST_CRASHES}::test_an_archive_job_on_spark_that_ends_at_any_step_is_mended_by_the_next[1]",
+    ),
     mutant(
         "a_portal_outlives_its_block",
         "closing",
