@@ -384,31 +384,9 @@ MUTANTS = (
     mutant(
         "merged_segment_counts_its_first_ledger_alone",
         "A.6",
-        "LogMetadata.merged",
-        """
-        LogSegment(
-            first_ledger,
-            parts[0].epoch,
-            parts[0].first_offset,
-            sum((part.record_count or 0 for part in parts)),
-            sum((part.byte_length or 0 for part in parts)),
-            with_records[0].first_ms,
-            with_records[-1].last_ms,
-            parts[0].lost_before,
-        )
-        """,
-        """
-        LogSegment(
-            first_ledger,
-            parts[0].epoch,
-            parts[0].first_offset,
-            parts[0].record_count,
-            sum((part.byte_length or 0 for part in parts)),
-            with_records[0].first_ms,
-            with_records[-1].last_ms,
-            parts[0].lost_before,
-        )
-        """,
+        "model.segments.joined",
+        "sum((part.record_count or 0 for part in parts))",
+        "parts[0].record_count",
         _PLAN,
     ),
     mutant(

@@ -1106,8 +1106,8 @@ LOG = (
         "edge_a_spare_is_given_back_while_its_roll_is_written",
         "C03",
         "LeaderChain.take_spare",
-        "self._tried is not None or self._roll_wanted or not (self._finishing or self.failure)",
-        "self._roll_wanted or not (self._finishing or self.failure)",
+        "self._tried is not None",
+        "False",
         f"{_CHAIN}a_spare_that_an_unsettled_write_may_have_listed_is_not_deleted",
     ),
     equivalent(

@@ -62,22 +62,24 @@ MUTANTS = (
         """
         with left_to_a_sweep(f"what log {name!r} left"):
             await delete_cursors(client, incarnation)
+            await delete_replaced(client, registry, incarnation)
             await delete_marks(client, incarnation)
             try:
                 await delete_snapshots(client, incarnation)
             except MetadataCorrupt:
                 if not damaged:
-                    raise  # Nobody knows which they are. A sweep does, as with the ledgers.
+                    raise  # A sweep finds them.
         """,
         """
         if True:
             await delete_cursors(client, incarnation)
+            await delete_replaced(client, registry, incarnation)
             await delete_marks(client, incarnation)
             try:
                 await delete_snapshots(client, incarnation)
             except MetadataCorrupt:
                 if not damaged:
-                    raise  # Nobody knows which they are. A sweep does, as with the ledgers.
+                    raise  # A sweep finds them.
         """,
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLog-away]",
     ),
@@ -225,7 +227,7 @@ MUTANTS = (
     mutant(
         "a_listing_shows_what_a_lagging_server_has",
         "D27.4",
-        "LedgerRegistry.list",
+        "LedgerRegistry.survey",
         "await self._store.sync()",
         "",
         "tests/shells/test_client_rules.py::test_a_listing_is_not_that_of_a_replica_that_is_behind",

@@ -172,7 +172,7 @@ MUTANTS = (
     mutant(
         "open_last_fragment_is_surveyed_for_copying",
         "rule 20",
-        "survey",
+        "ledgerlog.repair.core.repair.survey",
         "Work.RECOVER",
         "Work.COPY",
         f"{_TEST}::test_a_survey_tells_which_fragments_name_lost_bookies_and_what_may_be_done",

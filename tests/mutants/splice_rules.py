@@ -85,8 +85,18 @@ MUTANTS = (
         "batch_of_a_log_that_is_gone_passes_for_done",
         "A.6",
         "Splice.on_read",
-        "metadata is None",
-        "metadata is None and not self._is_there()",
+        """
+        if metadata is None:
+            # A log's record is deleted first, then its marks and ledgers. Without the record they mean
+            # nothing.
+            self._fail(LogNotFound(self._name))
+            return
+        """,
+        """
+        if metadata is None and not self._is_there():
+            self._fail(LogNotFound(self._name))
+            return
+        """,
         f"{_TEST}::test_what_is_left_of_a_log_that_is_gone_passes_for_no_batch",
     ),
     mutant(
