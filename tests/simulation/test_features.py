@@ -164,7 +164,7 @@ def test_a_replica_that_restores_too_little_is_found(monkeypatch: pytest.MonkeyP
 
 def test_a_checksum_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Entries, "first_damaged", lambda self: None)
-    assert violation_of_some_seed(DAMAGED_LINK)
+    assert violation_of_some_seed(DAMAGED_LINK, most=100)
 
 
 def test_a_bookie_that_keeps_what_it_held_for_a_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
