@@ -48,6 +48,8 @@ REWRITTEN_WHOLE = {
     "progress of repair": "ephemeral: one worker makes and changes it",
     "restoration": "each restore makes a new one, and accepting its loss removes it",
     "list of snapshots": "a list, with a test of its own below",
+    "replaced ledgers": "made and deleted, never changed",
+    "request": "ephemeral: only the process that made it reads it after the leader has changed it",
 }
 """The other metadata records, and why they have no attribute for the keys."""
 
