@@ -61,11 +61,9 @@ from bookie.core.gone_ledgers import GoneLedgers
 from bookie.core.journal_items import ADD, DELETE, FENCE, decode_delete, decode_fence, decode_records
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL
 from ledgerlog.model.archive import ArchivedFile
-from ledgerlog.model.gathered import ReplacedLedgers
-from ledgerlog.model.layout import LEDGERS, archive_path, gathered_path, ledger_id_of, log_record_path
+from ledgerlog.model.layout import LEDGERS, archive_path, ledger_id_of, log_record_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import joined
 from ledgerlog.testing import quorums
 from ledgerlog.testing.metadata import SimTree
 from ledgerlog.testing.process import Incarnation
@@ -403,7 +401,7 @@ class GodView:
 
     def _on_log(self, old: LogMetadata, new: LogMetadata) -> None:
         self.checks["ListCas"] += 1
-        before = self._with_gathered(self._without_merged(old, new), old, new)
+        before = self._without_merged(old, new)
         after = [segment.ledger_id for segment in new.segments]
         kept = [ledger_id for ledger_id in before if ledger_id in after]
         added = after[len(kept) :]
@@ -433,31 +431,10 @@ class GodView:
                 value = self._tree.value(archive_path(old.incarnation, remaining[-1]))
                 file = None if value is None else ArchivedFile.decode_untrusted(value, old.incarnation)
                 held = [] if file is None else [each.ledger_id for each in file.ledgers]
-                is_empty = segment.first_offset == segment.end_offset
-                if file is not None and (ledger_id in held or is_empty):
+                if file is not None and (ledger_id in held or segment.record_count == 0):
                     continue
             remaining.append(ledger_id)
         return remaining
-
-    def _with_gathered(self, before: list[int], old: LogMetadata, new: LogMetadata) -> list[int]:
-        """Return the ledgers of the old list, with a gathered ledger in the place of those it replaced."""
-        known = set(before)
-        for segment in new.segments:
-            if segment.ledger_id in known:
-                continue
-            value = self._tree.value(gathered_path(new.incarnation, segment.ledger_id))
-            if value is None:
-                continue
-            replaced = ReplacedLedgers.decode_untrusted(value).ledgers
-            start = before.index(replaced[0])
-            parts = old.segments[start : start + len(replaced)]
-            self.checks["GatheredWhole"] += 1
-            if tuple(before[start : start + len(replaced)]) != replaced or segment != joined(
-                parts, segment.ledger_id
-            ):
-                self.violate("GatheredWhole", f"log {new.name} lists {segment} in the place of {parts}")
-            before = [*before[:start], segment.ledger_id, *before[start + len(replaced) :]]
-        return before
 
     # --- acknowledgements ---------------------------------------------------------------------
 
