@@ -113,6 +113,14 @@ MUTANTS = (
         f"{_TEST}::test_of_two_gatherers_one_replaces_and_the_other_leaves_nothing",
     ),
     mutant(
+        "new_ledger_that_is_gone_gets_a_place",
+        "C.4",
+        "gather._replace",
+        "await ledgers.find(ledger_id) is None",
+        "False",
+        f"{_TEST}::test_a_new_ledger_that_a_sweep_has_deleted_takes_no_place_in_the_list",
+    ),
+    mutant(
         "replaced_ledgers_go_at_once",
         "C.4",
         "gather._is_due",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 import trio
 import trio.testing
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log import gather as log_gather
 from ledgerlog.log import sweep as log_sweep
 from ledgerlog.log.attach import stage
@@ -188,6 +191,25 @@ async def test_of_two_gatherers_one_replaces_and_the_other_leaves_nothing(autoju
             nursery.start_soon(gather_in, other)
         assert sorted(done) == [0, 4]
         assert await client.ledgers.list() == sorted([*old, *await ids(client, log)])
+        assert await records_of(log) == before
+
+
+async def test_a_new_ledger_that_a_sweep_has_deleted_takes_no_place_in_the_list(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = log_gather._replace
+
+    async def replace_late(client: LedgerClient, *args: Any) -> bool:
+        await client.ledgers.delete(args[-1])
+        return await replace(client, *args)
+
+    monkeypatch.setattr(log_gather, "_replace", replace_late)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await splice_apart(client, log, 4)
+        before, old = await records_of(log), await ids(client, log)
+        assert await gather_now(client, log) == 0
+        assert await ids(client, log) == old
         assert await records_of(log) == before
 
 
