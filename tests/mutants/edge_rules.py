@@ -1215,7 +1215,6 @@ MACHINE = (
         """,
         "await self._restore(gap)",
         f"{_REPLICA}a_replica_that_slept_through_a_truncation_restores",
-        f"{_REPLICA}a_replica_that_has_passed_a_gap_does_not_go_back_to_it",
     ),
     mutant(
         "edge_two_snapshots_are_taken_at_once",

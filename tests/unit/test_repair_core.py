@@ -145,6 +145,11 @@ def test_everything_that_the_lost_slots_hold_is_copied_and_nothing_else(round_en
     assert repair.phase is RepairPhase.WRITING
 
 
+def test_the_last_entry_is_copied_though_it_has_a_round_of_its_own() -> None:
+    repair, _ = start(closed(), 1, {B2: B4}, round_entries=2)
+    assert copy_all(repair) == {B4: [4, 5, 6]}
+
+
 def test_entries_are_read_from_the_others_of_their_write_set_lost_ones_last() -> None:
     repair, _ = start(closed(), 0, {B0: B3, B1: B4})
     (ask,) = repair.take_asks()
