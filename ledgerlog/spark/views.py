@@ -128,7 +128,8 @@ def register_logs(
         if archived is not None and archived.files:
             history = f"{view} (archived)"  # No log has such a name.
             _rows_of(spark, log, archived, with_headers=with_headers).createOrReplaceTempView(_name(history))
-            query = f"SELECT * FROM {_name(history)} UNION ALL {query}"
+            rest = "" if archived.is_all else f" UNION ALL {query}"
+            query = f"SELECT * FROM {_name(history)}{rest}"
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_name(view)} AS {query}")
     return views
 
@@ -141,6 +142,8 @@ class _Archived:
     end: int
     files: tuple[ArchivedFile, ...]
     """The records of its files, in order."""
+    is_all: bool
+    """Whether nothing can come after it: the log is sealed, and archived to its end."""
 
 
 async def _archived(client: LedgerClient, log: str) -> _Archived | None:
@@ -152,7 +155,8 @@ async def _archived(client: LedgerClient, log: str) -> _Archived | None:
         return None
     records = await ArchiveRegistry(client.store).of_log(metadata.incarnation)
     files, end = leading_files(metadata.first_offset, [record for record, _ in records])
-    return _Archived(metadata.first_offset, end, tuple(files))
+    is_all = metadata.sealed and end == metadata.counted_end
+    return _Archived(metadata.first_offset, end, tuple(files), is_all)
 
 
 def _rows_of(spark: SparkSession, log: str, archived: _Archived, *, with_headers: bool) -> DataFrame:
@@ -169,13 +173,14 @@ def _rows_of(spark: SparkSession, log: str, archived: _Archived, *, with_headers
     ]
     if with_headers:
         columns.append("CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers")
-    return (
+    rows = (
         spark.read.schema(_PARQUET)
         .option("parquet.page.verify-checksum.enabled", "true")
         .parquet(*map(_path_of, archived.files))
-        .where(f"offset >= {archived.start} AND offset < {archived.end}")
-        .selectExpr(*columns)
     )
+    if archived.files[0].first_offset < archived.start:  # Else a count would read the offsets for nothing.
+        rows = rows.where(f"offset >= {archived.start}")
+    return rows.selectExpr(*columns)
 
 
 def _path_of(record: ArchivedFile) -> str:
