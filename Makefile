@@ -2,8 +2,8 @@
 # it needs from the package index; nothing else has to be on the machine but Python >= 3.11 and make.
 #
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
-#   make test [ARGS=...]    format, lint, types, then the tests without real processes, on all cores (up to 4 workers)
-#   make test-all [ARGS=]   the same with real processes, Spark and ZooKeeper: everything but the soaks. What CI runs
+#   make test [ARGS=...]    format, lint, types, then the quick tests, without real processes, on all cores (up to 4 workers)
+#   make test-all [ARGS=]   the same with long tests, real processes, Spark and ZooKeeper: everything but the soaks. What CI runs
 #   make check              format, lint, types, the site, and the tests of the house rules: two minutes, before each commit
 #   make docs               the documentation as a site, in build/site; a broken link is an error
 #   make release            the wheel, the source distribution and their checksums, in dist/
@@ -75,7 +75,7 @@ bench: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog bench write $(ARGS)
 
 test: lint
-	@exec $(BIN)/pytest $(ON_ALL_CORES) -m 'not soak and not processes' $(ARGS)
+	@exec $(BIN)/pytest $(ON_ALL_CORES) -m 'not soak and not processes and not long' $(ARGS)
 
 test-all: lint
 	@exec $(BIN)/pytest $(ON_ALL_CORES) -m 'not soak' $(ARGS)

@@ -661,6 +661,7 @@ async def test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it(tmp_pat
         assert await records_of(log, 500) == before[500:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harm", ["damaged", "gone"])
 async def test_a_file_that_is_damaged_keeps_its_record_while_bookies_do_not_give_the_records(
     tmp_path: Path, harm: str

@@ -156,6 +156,7 @@ async def name_it(client: Client, record: ArchivedFile, url: str) -> ArchivedFil
     return forged
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 async def test_no_name_leads_out_of_its_destination(tmp_path: Path, operation: Operation) -> None:
     for how, nasty in NASTY.items():

@@ -198,6 +198,7 @@ async def test_duckdb_and_pandas_read_the_table_and_filters_leave_files_out(tmp_
         assert keyed.to_arrow().num_rows == sum(record.key == b"1" for record in records)
 
 
+@pytest.mark.long
 async def test_a_job_that_ends_at_any_step_leaves_a_table_of_one_moment_and_the_next_mends_it(
     tmp_path: Path,
 ) -> None:

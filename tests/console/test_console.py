@@ -185,6 +185,7 @@ class Counted:
         return self.calls.total()
 
 
+@pytest.mark.long
 async def test_ten_thousand_ledgers_and_a_thousand_logs_cost_a_page_of_reads_and_then_nothing(
     clock: MockClock,
 ) -> None:

@@ -53,6 +53,7 @@ MUTANTS: list[tuple[mutants.Mutant, ChainConfiguration, set[str]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("configuration", SMALL, ids=str)
 def test_no_order_of_events_breaks_an_invariant_of_the_chain(configuration: ChainConfiguration) -> None:
     result = explore(configuration)

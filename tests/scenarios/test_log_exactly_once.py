@@ -136,6 +136,7 @@ class Story:
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 200))])
 async def test_each_record_once_and_in_order_across_two_hundred_takeovers(
     seed: int, autojump_clock: MockClock

@@ -554,6 +554,7 @@ def test_an_unknown_outcome_is_no_kind_of_a_definite_failure() -> None:
     assert not issubclass(MetadataUnavailable, MetadataOutcomeUnknown)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize("kind", OPERATIONS)
 async def test_what_an_operation_says_of_itself_is_true(

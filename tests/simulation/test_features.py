@@ -61,6 +61,7 @@ def reports() -> list[Report]:
     return [run_seed(seed, size=Size.SMALL, features=TOGETHER, people=False) for seed in SEEDS]
 
 
+@pytest.mark.long
 def test_the_system_keeps_its_promises_with_all_features(reports: list[Report]) -> None:
     for report in reports:
         if report.failure is not None:
@@ -162,6 +163,7 @@ def test_a_replica_that_restores_too_little_is_found(monkeypatch: pytest.MonkeyP
     assert violation_of_some_seed(REPLICAS).startswith("ReplicasAgree")
 
 
+@pytest.mark.long
 def test_a_checksum_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Entries, "first_damaged", lambda self: None)
     assert violation_of_some_seed(DAMAGED_LINK, most=100)

@@ -30,6 +30,7 @@ def losses_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(people, "PEOPLE_SHARE", 0.0)
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_where_fewer_than_an_ack_quorum_do_not_sync() -> None:
     counts = Counter[str]()
     for size, seeds in ((Size.SMALL, SMALL), (Size.FULL, FULL)):

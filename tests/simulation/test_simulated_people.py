@@ -89,6 +89,7 @@ def numbers_of(reports: list[Report]) -> Counter[str]:
     return numbers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", HAPPENED)
 def test_nothing_is_lost_and_every_refusal_says_why(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     only(monkeypatch, kind)
@@ -158,6 +159,7 @@ def test_a_bookie_that_believes_any_store_is_found(monkeypatch: pytest.MonkeyPat
     assert found.startswith("DeletedIsGone") or "not the cluster's" in found
 
 
+@pytest.mark.long
 def test_a_bookie_that_collects_by_a_stale_replica_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, STALE)
     original = MetadataDeletionOracle.surely_gone

@@ -34,6 +34,7 @@ def producers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(people, "PEOPLE_SHARE", 0.0)
 
 
+@pytest.mark.long
 def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_listed_vanishes() -> None:
     counts = Counter[str]()
 

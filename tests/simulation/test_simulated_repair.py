@@ -61,6 +61,7 @@ def repairers(monkeypatch: pytest.MonkeyPatch) -> Repairers:
     return made
 
 
+@pytest.mark.long
 def test_repair_under_faults_breaks_no_promise(repairers: Repairers) -> None:
     for seed in SEEDS:
         report = run_seed(seed, features=())

@@ -141,6 +141,7 @@ def run_seed(seed: int, *, seconds: float = 10) -> Counter[str]:
     return simulate(scenario, seed=seed, faults=faults).value
 
 
+@pytest.mark.long
 def test_each_record_of_two_queries_and_a_service_is_in_the_log_once_whatever_fails() -> None:
     counts = Counter[str]()
     for seed in SEEDS:

@@ -120,6 +120,7 @@ async def test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowle
     assert looked.boots > 50
 
 
+@pytest.mark.long
 async def test_a_second_crash_while_it_starts_on_the_full_disk_loses_nothing_either() -> None:
     recorder = await record_full_disk()
     dice = random.Random("a full disk, twice")

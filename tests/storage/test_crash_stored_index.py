@@ -129,6 +129,7 @@ async def work(photographer: Photographer, indexes: WatchedIndexes, disk: RealDi
         raise Crash
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_every_state_of_a_stores_files_boots_to_what_was_acknowledged(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str

@@ -117,6 +117,7 @@ async def memory_image(*, is_clean: bool) -> tuple[MemoryDisk, MemoryIndexes]:
     return disk, indexes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_clean", [False, True])
 async def test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_answer(
     request: pytest.FixtureRequest, is_clean: bool
@@ -309,6 +310,7 @@ def names_in(image: Path) -> list[str]:
     return sorted(name for name in os.listdir(image / "index") if not name.startswith(NOT_NEEDED))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_no_changed_byte_of_the_index_leads_to_a_wrong_answer(
@@ -411,6 +413,7 @@ async def ids_of(engine: Engine) -> set[int]:
     return {entry_id for ledger_id in (1, 2, 3) for entry_id in (await read(engine, ledger_id)).entries.ids}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "pattern"), [(kind, pattern) for kind in KINDS_HERE for pattern in FILES[kind]]
 )

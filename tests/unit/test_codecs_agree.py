@@ -691,6 +691,7 @@ def test_what_is_written_is_read_back_equal_or_is_refused(name: str, data: st.Da
     check(CODECS[name], data.draw(CODECS[name].values))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["alike", "random"])
 @pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if codec.sized is not None])
 def test_of_any_size_it_is_read_back_equal_or_is_refused(name: str, kind: str) -> None:

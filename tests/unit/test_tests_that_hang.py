@@ -121,6 +121,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -147,6 +148,7 @@ def test_the_run_goes_on_after_a_test_that_hung(told: dict[str, str]) -> None:
     assert told["test_after"] == ""
 
 
+@pytest.mark.long
 def test_a_test_that_nothing_ends_ends_its_worker_and_the_run_goes_on(tmp_path: Path) -> None:
     result = run_suite(tmp_path, UNENDING, "-n", "1", grace_s=1)
     assert "test_suite.py::test_of_what_nothing_ends took longer than 1 s" in result.stderr
@@ -155,6 +157,7 @@ def test_a_test_that_nothing_ends_ends_its_worker_and_the_run_goes_on(tmp_path: 
     assert "1 failed, 1 passed" in result.stdout
 
 
+@pytest.mark.long
 def test_code_that_keeps_the_lock_of_the_interpreter_ends_the_process_with_the_stacks(tmp_path: Path) -> None:
     result = run_suite(tmp_path, STUCK, grace_s=0.5)
     assert result.returncode == 1
