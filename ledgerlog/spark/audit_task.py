@@ -27,8 +27,8 @@ The offsets in the file, in its record and in the log's list must be the same. A
 job deletes a file after the log's list has dropped the file's ledgers. So if the task finds a fault, it reads
 the list afterwards, and reports no fault if the list has dropped the ledger.
 
-**A record that does not decode**, or a node that is no record's at a place where records are, is a row. Such
-a record does not end the task.
+**A record that does not decode**, a node that is no record's at a place where records are, or a ledger that
+the audit may not read, is a row. It does not end the task.
 
 **A busy bookie** is asked less often. A task sends a bookie one request at a time, and then leaves it alone
 for a while: the longer the answer took, the longer (``concurrency.pace.TimeShare``). If the bookie says
@@ -60,6 +60,7 @@ from ledgerlog.errors import (
     ArchiveUnavailable,
     InvalidArgument,
     LedgerLogError,
+    PermissionDenied,
 )
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.copies import ask_copies, carry_out
@@ -82,6 +83,7 @@ __all__ = [
     "CHECKED",
     "CHECKED_FILE",
     "CHECKED_LOG",
+    "DENIED",
     "FILE_CORRUPT",
     "FILE_MISSING",
     "FILE_UNREACHABLE",
@@ -111,6 +113,8 @@ CHECKED = "checked"
 METADATA = "metadata"
 """The kind of a row about a ledger with unreadable metadata, or about a node below ``ledgers`` that is no
 ledger's. No copies of it can be checked."""
+DENIED = "denied"
+"""The kind of a row about a ledger that this client may not read. No copies of it were checked."""
 LOST = "lost"
 """The kind of a row about a ledger that a log lists, but that has neither metadata nor a file."""
 LOG = "log"
@@ -269,7 +273,7 @@ class _Audit:
         """Look at a ledger; return whether there is nothing to report. If so, send its summary."""
         try:
             look = await self._look(ledger.ledger_id)
-        except MetadataCorrupt:
+        except (MetadataCorrupt, PermissionDenied):
             return False
         if look is None:
             # If no log lists it, it was deleted.
@@ -288,9 +292,10 @@ class _Audit:
                 return
             await self._client.store.sync()
             now = await self._registry.find(ledger.ledger_id)
-        except MetadataCorrupt as damage:
-            logger.error("ledger=%d cannot be checked: %s", ledger.ledger_id, damage)
-            row = AuditRow(log=ledger.logs, ledger_id=ledger.ledger_id, kind=METADATA, why=str(damage))
+        except (MetadataCorrupt, PermissionDenied) as failure:
+            logger.error("ledger=%d cannot be checked: %s", ledger.ledger_id, failure)
+            kind = DENIED if isinstance(failure, PermissionDenied) else METADATA
+            row = AuditRow(log=ledger.logs, ledger_id=ledger.ledger_id, kind=kind, why=str(failure))
             await self._send.send([row])
             return
         if now is not None:
@@ -447,6 +452,7 @@ class _Audit:
 
         Raises:
             MetadataCorrupt: Its metadata do not decode.
+            PermissionDenied: This client may not read it.
         """
         found = await self._registry.find(ledger_id)
         if found is None:

@@ -20,12 +20,22 @@ from ledgerlog.ledger.client import open_client
 from ledgerlog.ledger.core.comparison import FaultKind
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.meta.grants import change_grants
+from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.layout import LEDGERS, ledger_path
+from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.spark.audit import audit_schema, read_audit
 from ledgerlog.spark.audit_plan import AuditPart, pack_ledgers, plan_audit
 from ledgerlog.spark.audit_repairs import Ailments, post_tasks
-from ledgerlog.spark.audit_task import CHECKED, CHECKED_LOG, METADATA, AuditRow, open_audit
+from ledgerlog.spark.audit_task import (
+    CHECKED,
+    CHECKED_LOG,
+    DENIED,
+    METADATA,
+    AuditRow,
+    open_audit,
+)
 from ledgerlog.spark.options import parse_audit_options
 from ledgerlog.testing.faulty_store import FaultyStore, StaleReplica
 from ledgerlog.testing.memory_cluster import SMALL, Client, MemoryCluster, SeededEnvironment, open_cluster
@@ -308,6 +318,47 @@ async def test_a_ledger_whose_metadata_are_damaged_is_a_row(autojump_clock: obje
         rows = await audit(cluster, client)
         assert [(row.ledger_id, row.kind, row.bookie) for row in rows] == [(broken, METADATA, None)]
         assert whole != broken
+
+
+@pytest.mark.parametrize("mode", ["index", "scrub"])
+async def test_a_ledger_that_the_audit_may_not_read_is_a_row_and_the_rest_has_a_verdict(
+    autojump_clock: object, mode: str
+) -> None:
+    async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        ledgers = {}
+        for log in ("a/1", "b/1"):
+            writer = await client.ledgers.create(replication=R332, metadata={"log-name": log.encode()})
+            await writer.append_many([b"x"] * 5)
+            await writer.close()
+            ledgers[log] = writer.ledger_id
+        auditor = Principal("client", "auditor")
+        cluster.network.principals["client-2"] = auditor
+        async with cluster.tree.open_store() as store:
+            await change_grants(store, auditor, lambda now: now.granted(Grant(Role.READER, "a/")))
+        await trio.testing.wait_all_tasks_blocked()
+        rows = await audit(cluster, client, mode=mode, summary="true")
+        assert {(row.ledger_id, row.kind) for row in rows} == {
+            (ledgers["a/1"], CHECKED),
+            (ledgers["b/1"], DENIED),
+        }
+        (why,) = [row.why for row in rows if row.kind == DENIED]
+        assert why is not None
+        assert "this client may not read it" in why
+
+
+@pytest.mark.parametrize("mode", ["index", "scrub"])
+async def test_an_audit_ends_whatever_the_metadata_say_of_the_end(autojump_clock: object, mode: str) -> None:
+    async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        absurd, sound = await written(client, 5), await written(client, 5)
+        registry = LedgerRegistry(client.store, SeededEnvironment("test"))
+        metadata, version = await registry.read(absurd)
+        record = attrs.evolve(metadata, last_entry=2**62).encode()
+        await client.store.set(ledger_path(absurd), record, version=version)
+        rows = await audit(cluster, client, mode=mode, summary="true")
+        assert {row.kind for row in rows if row.ledger_id == sound} == {CHECKED}
+        assert brief([row for row in rows if row.ledger_id == absurd and row.kind != CHECKED]) == [
+            (bookie, 5, 2**62, 0, "missing") for bookie in ("b1", "b2", "b3")
+        ]
 
 
 async def test_a_store_that_is_away_fails_the_task(autojump_clock: object) -> None:

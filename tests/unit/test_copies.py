@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -384,6 +385,68 @@ def test_exactly_the_holes_that_were_made_are_found(
     assert found == wanted
     silent = sum(kind is FaultKind.UNREACHABLE for kind in wanted.values())
     assert sum(check.checked.values()) == replicas_of(metadata) - silent
+
+
+@pytest.mark.parametrize("scrub", [False, True])
+@pytest.mark.parametrize("replication", [R332, R532], ids=["whole", "striped"])
+def test_a_check_ends_wherever_the_metadata_say_that_the_ledger_ends(
+    replication: Replication, scrub: bool
+) -> None:
+    ensemble = ["a", "b", "c", "d", "e"][: replication.ensemble]
+    end = ENTRY_ID_MAX
+    bookies = Bookies(stored(ledger(replication, [(0, ensemble)], 9)), span_max=end + 1)
+    bookies.has["a"][replication.ensemble << 40] = SOUND
+    metadata = ledger(replication, [(0, ensemble)], end)
+    faults, _ = run(metadata, bookies, scrub=scrub)
+    assert len(bookies.asked) < 10 * len(ensemble)
+    assert all(fault.kind is FaultKind.MISSING for fault in faults)
+    missing = Counter[str]()
+    for fault in faults:
+        missing[fault.bookie] += fault.copies
+    held = {bookie: len(has) for bookie, has in bookies.has.items()}
+    assert missing == {
+        bookie: count_held(replication, slot, 0, end) - held[bookie] for slot, bookie in enumerate(ensemble)
+    }
+
+
+def test_behind_a_long_hole_the_windows_are_short_again() -> None:
+    block, window = SCRUB_BLOCK_ENTRIES, 2 * SCRUB_BLOCK_ENTRIES
+    metadata = ledger(R332, [(0, ABC)], 120 * block - 1)
+    there = dict.fromkeys(range(100 * block + 5, 120 * block), SOUND)
+    bookies = Bookies({bookie: dict(there) for bookie in ABC}, span_max=120 * block)
+    faults, _ = run(metadata, bookies, scrub=True, window_entries=window)
+    assert [brief(fault)[1:3] for fault in faults] == [(0, 100 * block + 4)] * 3
+    assert sum(not ask.classes for ask in bookies.asked) == 3, "lists find the end of the hole"
+    assert len(bookies.asked) == 3 * (1 + 1 + 10)
+    short = [ask for ask in bookies.asked if ask.first >= 100 * block]
+    assert len(short) == 3 * 10
+    assert all(ask.last - ask.first < window for ask in short)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_far_apart_copies_are_compared_as_if_they_were_neighbours(data: st.DataObject) -> None:
+    end = 40 * SCRUB_BLOCK_ENTRIES
+    border = data.draw(st.integers(1, end))
+    metadata = ledger(R332, [(0, ABC), (border, ["b", "c", "a"])], end)
+    entries = st.integers(0, end)
+    copies = st.dictionaries(entries, st.sampled_from([SOUND, SOUND, 1, ROTTEN]), max_size=6)
+    everywhere = data.draw(copies)
+    has = {bookie: everywhere | data.draw(copies) for bookie in ABC}
+    picks = itertools.cycle(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=9)))
+    bookies = Bookies(has, span_max=data.draw(st.sampled_from([7000, 10**6])))
+
+    def found(window_entries: int) -> list[CopyFault]:
+        faults, _ = run(
+            metadata,
+            bookies,
+            scrub=True,
+            window_entries=window_entries,
+            pick=lambda count: next(picks) % count,
+        )
+        return sorted(faults, key=lambda fault: (fault.bookie, fault.first_entry))
+
+    assert found(SCRUB_BLOCK_ENTRIES) == found(64 * SCRUB_BLOCK_ENTRIES)
 
 
 @given(st.integers(1, 6), st.data(), st.integers(0, 50), st.integers(-1, 60))

@@ -30,6 +30,12 @@ most votes, only the outvoted copies are diverging. If there is a tie, nobody kn
 copies are diverging, and none counts as sound.
 
 **Memory** is bounded by the answers about one window, however long the ledger is.
+
+**Time** is bounded by the answers too, not by the metadata. If no bookie named an entry of a window, the next
+window is the rest of the fragment, up to the next entry that a bookie names. A scrub asks for lists to find
+this entry, because a bookie scrubs only so many entry ids in one request, even if it has none of them. So a
+check ends even if the metadata say that a ledger of ten entries ends at entry 2**62: the rest of these
+entries is one fault for each bookie.
 """
 
 from __future__ import annotations
@@ -126,6 +132,11 @@ class _Side(Holdings):
     """The bookie has sent the digests of the block up to this entry; None if the bookie takes no part in the
     comparison."""
 
+    def first_named(self, entry_id: int) -> int | None:
+        """The first entry at or above ``entry_id`` of which the bookie has a copy, sound or not."""
+        unsound = next((max(low, entry_id) for low, high in self.unsound if high >= entry_id), None)
+        return min((e for e in (self.next_named(entry_id), unsound) if e is not None), default=None)
+
 
 class CopyCheck:
     """The check of one ledger. The shell answers each ask by ``on_answer`` or ``on_silent``."""
@@ -164,6 +175,10 @@ class CopyCheck:
         self._index = -1
         self._fragment: Fragment
         self._low = self._high = self._end = -1
+        self._was_empty = False
+        """No bookie named an entry of the last window, or of the next one."""
+        self._is_searching = False
+        """A scrub asks for lists in this window."""
         self._sides: list[_Side] = []
         self._blocks: list[int] | None = None
         """The blocks still to be compared entry by entry; the first one is being compared. None before the
@@ -192,7 +207,8 @@ class CopyCheck:
             return CopyAsk(side.bookie, side.block_through + 1, stop, SCRUB_BLOCK_ENTRIES)
         if side.is_silent or side.through >= self._high:
             return None
-        return CopyAsk(side.bookie, side.through + 1, self._high, self._classes if self._scrub else 0)
+        classes = self._classes if self._scrub and not self._is_searching else 0
+        return CopyAsk(side.bookie, side.through + 1, self._high, classes)
 
     def on_answer(self, ask: CopyAsk, answer: CopyAnswer) -> None:
         """A bookie answered.
@@ -212,6 +228,7 @@ class CopyCheck:
             for block, remainder, count, total in answer.sums:
                 counted, summed = side.sums.get((block, remainder), (0, 0))
                 side.sums[block, remainder] = counted + count, (summed + total) % _SUM_MODULUS
+            self._shorten(side)
         self._look()
 
     def on_silent(self, ask: CopyAsk) -> None:
@@ -252,12 +269,26 @@ class CopyCheck:
                 end = self._tail
             self._end = -1 if end is None else end
             self._high = self._fragment.first_entry - 1
+            self._was_empty = False
         self._low = self._high + 1
-        # Windows end at block ends, so one window has all sums of a block.
-        step = self._window_entries
-        self._high = min(self._end, (self._low // step + 1) * step - 1)
+        self._high = self._end if self._was_empty else min(self._end, self._window_end(self._low))
+        self._is_searching = self._scrub and self._was_empty
         self._blocks = None
         self._sides = [self._begin(slot, bookie) for slot, bookie in enumerate(self._fragment.ensemble)]
+        for side in self._sides:
+            self._shorten(side)
+
+    def _window_end(self, entry_id: int) -> int:
+        """Return the last entry of the window with an entry. Windows end at block ends, so one window has
+        all sums of a block."""
+        return (entry_id // self._window_entries + 1) * self._window_entries - 1
+
+    def _shorten(self, side: _Side) -> None:
+        """If the window is longer than others, end it before the window of the first entry that a bookie
+        names."""
+        if self._high > self._window_end(self._low) and (named := side.first_named(self._low)) is not None:
+            before = self._window_end(named) - self._window_entries
+            self._high = min(self._high, max(before, self._window_end(self._low)))
 
     def _begin(self, slot: int, bookie: BookieId) -> _Side:
         side = _Side(slot=slot, bookie=bookie, through=self._low - 1)
@@ -282,9 +313,18 @@ class CopyCheck:
                 del self._blocks[0]
             if self._blocks:
                 self._begin_block(self._blocks[0])
+            elif self._is_searching and self._names_any():
+                self._was_empty = False
+                self._high = self._low - 1  # Now scrub it.
+                self._next_window()
             else:
                 self._judge()
                 self._next_window()
+
+    def _names_any(self) -> bool:
+        """Whether a bookie named an entry of the window."""
+        firsts = (side.first_named(self._low) for side in self._sides)
+        return any(first is not None and first <= self._high for first in firsts)
 
     # --- copies that differ -----------------------------------------------------------------------
 
@@ -341,6 +381,9 @@ class CopyCheck:
 
     def _judge(self) -> None:
         pieces: dict[int, list[Stretch]] = {}
+        firsts = [side.first_named(self._low) for side in self._sides]
+        nearest = min((first for first in firsts if first is not None), default=self._end + 1)
+        self._was_empty = nearest > self._window_end(self._high + 1)
         for side in self._sides:
             told = min(side.through, self._high)
             if told >= self._low:
