@@ -458,6 +458,7 @@ METADATA_CONFLICTS_MAX = 1000
 """A change of metadata fails after this many attempts if, each time, another process wrote between the
 change's read and its write."""
 SESSION_TIMEOUT_S = 6.0
+SESSION_TIMEOUT_MAX_S = 24 * 3600.0
 LONG_POLL_S = 5.0
 CONNECTION_IDLE_S = 60.0
 """A client closes a connection that it has not used for this long."""

@@ -116,19 +116,22 @@ def open_sqlite_store(
     Args:
         path: The file.
         session_timeout_s: How many seconds a process may be stopped before the others give its session up;
-            above 0. A process that dies is noticed at once.
+            above 0, at most ``limits.SESSION_TIMEOUT_MAX_S``. A process that dies is noticed at once.
         create: Whether to make the file (mode 0600) and its directory (mode 0700) if they do not exist.
 
     Raises:
-        InvalidArgument: ``session_timeout_s`` is not above 0.
+        InvalidArgument: ``session_timeout_s`` is out of range.
         ClusterNotFound: There is no file, and ``create`` is false.
         StorageCorrupt: The file is damaged, or is not a metadata file.
         IncompatibleVersion: A newer version of the program has written the file.
         MetadataUnavailable: The file system refuses, or another process holds the file for longer than
             ``limits.METADATA_TIMEOUT_S``.
     """
-    if not session_timeout_s > 0:
-        raise InvalidArgument(f"session_timeout_s must be above 0, not {session_timeout_s}")
+    longest = limits.SESSION_TIMEOUT_MAX_S
+    if not 0 < session_timeout_s <= longest:
+        raise InvalidArgument(
+            f"session_timeout_s must be above 0 and at most {longest:g}, not {session_timeout_s}"
+        )
     return _open(os.path.realpath(path), int(session_timeout_s * NS), create)
 
 

@@ -1,6 +1,7 @@
 """Running a Spark job in a separate thread, so that the caller sees how many of its tasks are done.
 
-If the caller is interrupted, the job is cancelled.
+If the caller is interrupted, the job is cancelled. If Spark does not end the job in time, for example because
+its driver hangs, the caller goes on without it.
 
 A session is in this process, or it is a client of Spark Connect. A client has no SparkContext: it tags the
 job to cancel it, and the server reports the stages of each operation. Nothing else of ``ledgerlog.spark``
@@ -10,7 +11,9 @@ asks which kind a session is.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +23,11 @@ __all__ = ["Progress", "parallelism", "watched"]
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 _LOOK_S = 0.2
+_CANCEL_S = 30.0
+"""How long to wait for the end of a job that was cancelled."""
 _PARTITIONS_MAX = 1 << 16
 _numbers = itertools.count()
 
@@ -146,12 +153,30 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
             if on_progress is not None:
                 on_progress(*job.tasks())
     except BaseException:
-        while thread.is_alive():  # The thread may not have begun the job yet.
-            job.cancel()
-            thread.join(_LOOK_S)
+        _cancel(job, thread, name)
         raise
     finally:
         job.end()
     if failures:
         raise failures[0]
     return results[0]
+
+
+def _cancel(job: _Job, thread: threading.Thread, name: str) -> None:
+    until = time.monotonic() + _CANCEL_S
+
+    def cancel() -> None:
+        while thread.is_alive() and time.monotonic() < until:  # The thread may not have begun the job yet.
+            try:
+                job.cancel()
+            except Exception as failure:
+                logger.warning("%s cannot be cancelled: %s", name, failure)
+                return
+            thread.join(_LOOK_S)
+
+    # Spark may hang in ``cancel`` too.
+    cancelling = threading.Thread(target=cancel, name=f"cancel {name}", daemon=True)
+    cancelling.start()
+    cancelling.join(_CANCEL_S)
+    if thread.is_alive():
+        logger.warning("%s was cancelled, and Spark has not ended it within %g s", name, _CANCEL_S)

@@ -214,8 +214,9 @@ async def test_no_thread_is_left_where_no_server_ever_answered(monkeypatch: pyte
         async with open_zookeeper_store("127.0.0.1:1"):
             pass
     assert _kazoo_threads() - before == set()
-    with pytest.raises(InvalidArgument):
-        open_zookeeper_store("127.0.0.1:1", session_timeout_s=1)
+    for timeout in (1, float("nan"), float("inf"), 1e6):
+        with pytest.raises(InvalidArgument, match="from 2 to 86400"):
+            open_zookeeper_store("127.0.0.1:1", session_timeout_s=timeout)
 
 
 # The thread dies of an exception that nobody catches: that is what the test is about.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ledgerlog.spark
+from ledgerlog.spark import job_progress
 from ledgerlog.spark.job_progress import parallelism, watched
 from tests.spark.conftest import SparkOnLogs
 from tests.waiting import PATIENCE_S
@@ -83,6 +84,48 @@ def test_a_job_on_spark_connect_is_cancelled_with_its_caller(interruptible: None
         watched(spark, "work", work, None)
     assert spark.interrupted.is_set()
     assert spark.handlers == []
+
+
+@pytest.mark.parametrize("what", ["the job", "the cancellation"])
+def test_a_caller_goes_on_without_a_job_that_spark_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    monkeypatch.setattr(job_progress, "_CANCEL_S", 0.1)
+    spark: Any = Connected()
+    let_go = threading.Event()
+    if what == "the cancellation":
+        spark.interruptTag = lambda tag: let_go.wait()
+
+    def tell(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            watched(spark, "work", let_go.wait, tell)
+        assert "Spark has not ended it" in caplog.text
+        assert spark.handlers == []
+    finally:
+        let_go.set()
+
+
+def test_a_cancellation_that_fails_does_not_hide_why_it_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spark: Any = Connected()
+    let_go = threading.Event()
+
+    def refuse(tag: str) -> None:
+        let_go.set()
+        raise ConnectionError("the session is gone")
+
+    spark.interruptTag = refuse
+
+    def tell(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watched(spark, "work", let_go.wait, tell)
+    assert "cannot be cancelled: the session is gone" in caplog.text
 
 
 def test_an_error_of_the_job_is_raised_as_it_is() -> None:

@@ -143,21 +143,23 @@ def open_zookeeper_store(
         credentials: The files with which this process proves who it is. The files are read again each time
             that the servers refused this process.
         new_acl: The list of each znode that is made while the store holds no cluster.
-        session_timeout_s: The session timeout to ask for, at least 2 s. The ensemble keeps it within its own
-            bounds, which are 2 to 20 of its ticks. The death of a process is noticed after this time.
+        session_timeout_s: The session timeout to ask for, at least 2 s and at most
+            ``limits.SESSION_TIMEOUT_MAX_S``. The ensemble keeps it within its own bounds, which are 2 to 20
+            of its ticks. The death of a process is noticed after this time.
 
     Raises:
-        InvalidArgument: ``session_timeout_s`` is below 2, or a file of the credentials is missing, damaged or
-            readable by others.
+        InvalidArgument: ``session_timeout_s`` is out of range, or a file of the credentials is missing,
+            damaged or readable by others.
         Unauthenticated: The servers and this process do not identify each other, or it has no credentials and
             the cluster is not open.
         PermissionDenied: The servers know this process, and the lists of the znodes give it no right.
         MetadataUnavailable: No server answered within ``limits.METADATA_TIMEOUT_S``, or the servers are older
             than ZooKeeper 3.6.
     """
-    if not session_timeout_s >= SESSION_TIMEOUT_MIN_S:
+    shortest, longest = SESSION_TIMEOUT_MIN_S, limits.SESSION_TIMEOUT_MAX_S
+    if not shortest <= session_timeout_s <= longest:
         raise InvalidArgument(
-            f"session_timeout_s must be {SESSION_TIMEOUT_MIN_S:g} or more, not {session_timeout_s}"
+            f"session_timeout_s must be from {shortest:g} to {longest:g}, not {session_timeout_s}"
         )
     if is_tls and credentials.tls is None:
         raise InvalidArgument(
