@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
+from ledgerlog.archive.jobs.listing import list_archives
 from ledgerlog.archive.jobs.moving import move_archive
 from ledgerlog.cli.options import check_there, json_option, uri_option
+from ledgerlog.cli.output import human_bytes, print_json, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.cli.spark_archive import report
 from ledgerlog.cluster import connect
@@ -15,6 +18,7 @@ from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
     from ledgerlog.archive.jobs.archiver import ArchiveStep
+    from ledgerlog.archive.jobs.listing import ListedArchive
 
 __all__ = ["archive"]
 
@@ -22,6 +26,30 @@ __all__ = ["archive"]
 @click.group()
 def archive() -> None:
     """Where archives are. To archive a log, see `ledgerlog spark archive`."""
+
+
+@archive.command("list")
+@uri_option
+@json_option
+def list_(uri: str, as_json: bool) -> None:
+    """List where archives are, and how much lies there. The destinations themselves are not asked."""
+    check_there(uri)
+
+    async def body() -> list[ListedArchive]:
+        async with connect(uri) as cluster:
+            return await list_archives(cluster.client)
+
+    found = run(body)
+    if as_json:
+        for each in found:
+            print_json(attrs.asdict(each))
+        return
+    columns = ("archive", "logs", "files", "records", "bytes", "moved to")
+    rows = [
+        (each.url, each.logs, each.files, f"{each.records:,}", human_bytes(each.byte_count), each.moved_to)
+        for each in found
+    ]
+    print_table(columns, rows, numbers=columns[1:5])
 
 
 @archive.command()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -163,10 +162,10 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
 
 
 def _cancel(job: _Job, thread: threading.Thread, name: str) -> None:
-    until = time.monotonic() + _CANCEL_S
+    is_over = threading.Event()
 
     def cancel() -> None:
-        while thread.is_alive() and time.monotonic() < until:  # The thread may not have begun the job yet.
+        while thread.is_alive() and not is_over.is_set():  # The thread may not have begun the job yet.
             try:
                 job.cancel()
             except Exception as failure:
@@ -178,5 +177,6 @@ def _cancel(job: _Job, thread: threading.Thread, name: str) -> None:
     cancelling = threading.Thread(target=cancel, name=f"cancel {name}", daemon=True)
     cancelling.start()
     cancelling.join(_CANCEL_S)
+    is_over.set()
     if thread.is_alive():
         logger.warning("%s was cancelled, and Spark has not ended it within %g s", name, _CANCEL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,25 @@ def test_an_archive_is_moved_by_one_command(tmp_path: Path) -> None:
     refused = commands.run("archive", "move", two, str(tmp_path / "three"))
     assert refused.exit_code == 1
     assert "marker" in refused.stderr
+
+
+def test_archives_are_listed_with_what_they_hold_also_after_a_move(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    one, other = tmp_path / "one", tmp_path / "other"
+    for name in ("orders", "users"):
+        commands.lines("log", "create", name)
+        assert commands.run("log", "append", name, stdin=b"one\ntwo\n").exit_code == 0
+        commands.lines("spark", "archive", name, "--to", str(one), "--master", "none", "--catalog", "none")
+    size = sum(path.stat().st_size for path in one.rglob("*.parquet"))
+    held = {"logs": 2, "files": 2, "records": 4, "byte_count": size}
+    assert commands.lines("archive", "list") == [{"url": one.as_uri(), "moved_to": "", **held}]
+    shutil.copytree(one, other)
+    commands.lines("archive", "move", str(one), str(other))
+    nothing = {"logs": 0, "files": 0, "records": 0, "byte_count": 0}
+    assert commands.lines("archive", "list") == [
+        {"url": one.as_uri(), "moved_to": other.as_uri(), **nothing},
+        {"url": other.as_uri(), "moved_to": "", **held},
+    ]
+    shown = commands.run("archive", "list")
+    assert shown.exit_code == 0
+    assert str(other) in shown.stdout
