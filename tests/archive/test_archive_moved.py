@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from ledgerlog.archive.jobs.job import archive_log, open_archiver
+from ledgerlog.archive.jobs.listing import list_archives
 from ledgerlog.archive.jobs.moving import move_archive
 from ledgerlog.archive.jobs.publishing import TableOptions
 from ledgerlog.archive.jobs.rewrite import finish_group, merge_log, rewrite_group
@@ -88,6 +89,17 @@ async def test_an_archive_is_moved_by_the_record_of_its_destination_alone(tmp_pa
         assert step.what == "merged"
         assert (await records_of(log))[:12] == before
         assert await moved(client, one, two) == ["moved"] * 5, "a second run changes nothing"
+
+
+async def test_the_list_of_archives_counts_records_of_version_0_1_too(tmp_path: Path) -> None:
+    where = tmp_path / "one"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await given_up(client, where)
+        (new,) = await list_archives(client.opened)
+        assert (new.url, new.logs, new.files, new.records) == (where.as_uri(), 1, 3, 12)
+        await make_old(client, log)
+        (old,) = await list_archives(client.opened)
+        assert old == new
 
 
 async def test_a_job_that_is_told_the_old_place_refuses_although_a_copy_is_there(
