@@ -173,4 +173,28 @@ MUTANTS = (
         "{}",
         f"{_TEST_SQL}::test_spark_itself_reads_the_archived_beginning_of_a_view",
     ),
+    mutant(
+        "a_view_of_an_archived_log_misses_what_is_appended_later",
+        "C.4",
+        "spark.views._archived",
+        "metadata.sealed and end == metadata.counted_end",
+        "end == metadata.counted_end",
+        f"{_TEST_SQL}::test_a_view_of_a_log_that_is_sealed_and_archived_whole_is_parquet_alone",
+    ),
+    mutant(
+        "a_view_of_a_sealed_log_misses_what_is_not_archived",
+        "C.4",
+        "spark.views._archived",
+        "metadata.sealed and end == metadata.counted_end",
+        "metadata.sealed",
+        f"{_TEST_SQL}::test_a_view_of_a_sealed_log_has_what_is_not_archived_too",
+    ),
+    mutant(
+        "a_view_shows_truncated_records_of_its_first_file",
+        "C.4",
+        "spark.views._rows_of",
+        'rows.where(f"offset >= {archived.start}")',
+        "rows",
+        f"{_TEST_SQL}::test_spark_itself_reads_the_archived_beginning_of_a_view",
+    ),
 )

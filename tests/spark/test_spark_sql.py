@@ -220,6 +220,18 @@ def test_a_view_of_a_log_that_is_sealed_and_archived_whole_is_parquet_alone(
     assert "ReadSchema: struct<>" in words
 
 
+def test_a_view_of_a_sealed_log_has_what_is_not_archived_too(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    make(on_spark, log_name)
+    append(on_spark, log_name, [b"early"])
+    archive_on_spark(on_spark.spark, on_spark.uri, log_name, str(tmp_path), keep_copies_s=0)
+    append(on_spark, log_name, [b"late"])
+    on_spark.cluster.open_log(log_name).seal()
+    register_logs(on_spark.spark, on_spark.uri, pattern=log_name, archives_as_parquet=True)
+    assert sorted(run(on_spark, f"SELECT CAST(value AS STRING) FROM `{log_name}`")) == [("early",), ("late",)]
+
+
 def test_a_damaged_page_of_an_archive_fails_a_view(
     on_spark: SparkOnLogs, log_name: str, tmp_path: Path
 ) -> None:
