@@ -425,6 +425,10 @@ the bookie is out of reach."""
 REACH_LOOK_S = 0.1
 """How often the writer of a ledger whose oldest append is late checks the signs of life."""
 
+SCAN_PIECES_MAX = 100_000
+"""A parallel read splits what it reads into about this many pieces at most, besides one for each ledger. Log
+records with an absurd number of records would give 2**40 tasks otherwise."""
+
 AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
 """If entries seem to be missing, an audit of all copies checks them again after this long. A committed entry
 may still be on its way to one more bookie. After this time the entry has arrived, or that bookie has

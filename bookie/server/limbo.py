@@ -123,6 +123,11 @@ class Peers(Protocol):
         """
         ...
 
+    async def first_held(self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int) -> int:
+        """Return the first of the entries first..last that another bookie than this one may have, or
+        ``last + 1`` if there is none."""
+        ...
+
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
         """Ask auto-recovery to repair the bookie's damaged copy of a ledger."""
         ...
@@ -346,8 +351,7 @@ class LimboRepair:
         while True:
             found, failure = await peers.fetch(metadata, self._bookie_id, at, stop)
             await self._store(metadata, share, found)
-            rest = share.ids(at, high)
-            following = next((e for e in rest if e not in found), None)
+            following = next((e for e in share.ids(at, high) if e not in found), None)
             if following == at and stop > at:
                 stop = (
                     at  # The failure may be about an entry of another write set. Ask for entry ``at`` alone.
@@ -357,8 +361,10 @@ class LimboRepair:
                 assert failure is not None
                 if not isinstance(failure, EntryNotFound | EntryCorrupt):
                     raise failure
-                lost.append((at, at))
-                following = next(rest, None)
+                # If no other bookie names an entry of a stretch, skip the stretch, however long it is.
+                held = await peers.first_held(metadata, self._bookie_id, at + 1, high)
+                lost.append((at, held - 1))
+                following = next(share.ids(held, high), None)
             if following is None:
                 break
             at, stop = following, min(high, following + _FETCH_ENTRIES - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -25,6 +26,7 @@ from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound
 from ledgerlog.ledger.accepted_loss import AcceptedLoss
 from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.id_ranges import IdSequence
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
@@ -33,6 +35,9 @@ from ledgerlog.progress_bar import progress_bar
 from ledgerlog.redact import redact
 
 __all__ = ["ledger", "ledger_fields", "replication_shown"]
+
+_IDS_LISTED = 1_000_000
+"""JSON lists at most this many entry ids one by one. Metadata with an absurd end name 2**62 of them."""
 
 
 def replication_shown(replication: Replication) -> dict[str, Any]:
@@ -211,8 +216,8 @@ def ledger_recover(
             {
                 **_fields_with_labels(found.metadata),
                 "lost_from": found.lost_from,
-                "cut_off": found.cut,
-                "unreadable": found.unreadable,
+                **_ids("cut_off", found.cut),
+                **_ids("unreadable", found.unreadable),
                 "unreachable_bookies": found.unreachable,
             }
         )
@@ -273,8 +278,8 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
             {
                 "ledger": found.ledger_id,
                 "entries": found.entries,
-                "under_replicated": found.under_replicated,
-                "unreadable": found.unreadable,
+                **_ids("under_replicated", found.under_replicated),
+                **_ids("unreadable", found.unreadable),
                 "unknown_from": found.unknown_from,
                 "unreachable_bookies": found.unreachable,
                 "bookies_in_limbo": found.in_limbo,
@@ -334,8 +339,8 @@ def _print_archived(ledger_id: int, record: ArchivedFile, as_json: bool) -> None
             {
                 "ledger": ledger_id,
                 "entries": entries,
-                "under_replicated": [],
-                "unreadable": [],
+                **_ids("under_replicated", ()),
+                **_ids("unreadable", ()),
                 "unknown_from": None,
                 "unreachable_bookies": [],
                 "archive": redact(record.file),
@@ -354,16 +359,17 @@ def _count(entries: int) -> str:
     return "1 entry" if entries == 1 else f"{entries} entries"
 
 
-def _entries(entry_ids: list[int]) -> str:
+def _ids(name: str, entry_ids: Sequence[int]) -> dict[str, Any]:
+    """Return entry ids as fields of JSON: the first of them, and the ranges of all of them."""
+    ranges = [list(pair) for pair in IdSequence.of(entry_ids).ranges]
+    return {name: list(entry_ids[:_IDS_LISTED]), f"{name}_ranges": ranges}
+
+
+def _entries(entry_ids: Sequence[int]) -> str:
     """Return ascending ids and their number: "none", "1 entry (entry 0)", or "7 entries (entries 0-5, 7)"."""
     if not entry_ids:
         return "none"
-    ranges: list[tuple[int, int]] = []
-    for entry_id in entry_ids:
-        if ranges and ranges[-1][1] == entry_id - 1:
-            ranges[-1] = (ranges[-1][0], entry_id)
-        else:
-            ranges.append((entry_id, entry_id))
+    ranges = IdSequence.of(entry_ids).ranges
     listed = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
     return f"{_count(len(entry_ids))} ({'entry' if len(entry_ids) == 1 else 'entries'} {listed})"
 

@@ -19,7 +19,6 @@ from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.election.election import Election
 from ledgerlog.model.layout import (
-    LEDGERS,
     REPAIR_AUDIT,
     REPAIR_SETTINGS,
     draining_path,
@@ -133,14 +132,10 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     damaged |= {draining_path(bookie): why for bookie, why in unknown.items()}
     workers, locks = await queue.workers(), await queue.locks()
     waiting = await queue.tasks()
-    passed = None
-    try:
-        passed = await pass_over_now(cluster.client, queue, within_s=deadline - trio.current_time())
-    except MetadataCorrupt as damage:
-        damaged[LEDGERS] = str(damage)
-    else:
-        damaged |= dict.fromkeys(map(ledger_path, passed.damaged), "this ledger's metadata is damaged")
-    lacking = set() if passed is None else set(passed.affected)
+    passed = await pass_over_now(cluster.client, queue, within_s=deadline - trio.current_time())
+    damaged |= dict.fromkeys(map(ledger_path, passed.damaged), "this ledger's metadata is damaged")
+    damaged |= {path: why for path, _, why in (stray.partition(": ") for stray in passed.strays)}
+    lacking = set(passed.affected)
     # A task names bookies that were lost when it was last written. Leave out those that are back.
     there = (await queue.registered()).keys() - draining
     tasks: list[dict[str, Any]] = []
@@ -177,11 +172,9 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
         )
     return {
         "under_replicated": len(lacking),
-        "ledgers": None if passed is None else passed.ledgers,
-        "looked_at": 0 if passed is None else passed.looked_at,
-        "is_complete": passed is not None
-        and passed.looked_at == passed.ledgers
-        and tasks_read == len(waiting),
+        "ledgers": passed.ledgers,
+        "looked_at": passed.looked_at,
+        "is_complete": passed.looked_at == passed.ledgers and tasks_read == len(waiting),
         "waiting": len(waiting),
         "paused": settings.paused,
         "settings": settings_fields(settings),
@@ -300,10 +293,12 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
         found = run(partial(body, bar))
     if as_json:
         misplaced = {fields["ledger"] for fields in found if "racks" in fields}
-        under_replicated = {fields["ledger"] for fields in found if "racks" not in fields}
+        under_replicated = {fields["ledger"] for fields in found if "racks" not in fields} - {None}
         print_json({"under_replicated": len(under_replicated), "misplaced": len(misplaced), "found": found})
     elif found:
-        rows = [(f["ledger"], " ".join(f["bookies"]), f["why"]) for f in found]
+        rows = [
+            ("-" if f["ledger"] is None else f["ledger"], " ".join(f["bookies"]), f["why"]) for f in found
+        ]
         print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
     else:
         print_line("nothing is under-replicated or in too few racks, among the ledgers that were checked")
@@ -325,6 +320,8 @@ async def audit(
     registered = await queue.registered()
     for ledger_id in passed.damaged:
         found.append({"ledger": ledger_id, "bookies": [], "why": "its metadata is damaged"})
+    for stray in passed.strays:
+        found.append({"ledger": None, "bookies": [], "why": stray})
     for ledger_id, hit in passed.affected.items():
         if make_tasks:
             await queue.post(ledger_id, lost=hit)
@@ -353,7 +350,7 @@ async def audit(
         await check_entries(
             client, check_all=entries == "all", per_s=per_s, on_fault=on_fault, on_checked=on_checked
         )
-    return sorted(found, key=lambda fields: (fields["ledger"], fields["why"]))
+    return sorted(found, key=lambda f: (-1 if f["ledger"] is None else f["ledger"], f["why"]))
 
 
 def _narrow_fields(ledger_id: int, fragment: NarrowFragment, *, is_mendable: bool) -> dict[str, Any]:

@@ -14,6 +14,8 @@ with everything that it held.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from ledgerlog.ledger.bookies import BookieDirectory
@@ -22,6 +24,7 @@ from ledgerlog.ledger.environment import Environment
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.recovery import recover_ledger
 from ledgerlog.ledger.verify import verify_ledger
+from ledgerlog.model.id_ranges import IdSequence, without
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.pool import ConnectionPool
@@ -36,10 +39,11 @@ class AcceptedLoss:
     lost_from: int | None
     """The ledger was ended before this entry, because nobody can say whether the entry existed. None if
     recovery found the end as usual."""
-    cut: list[int]
-    """Entries after the new end that were found on a bookie. They are no longer in the ledger."""
-    unreadable: list[int]
-    """Entries of the ledger without any sound copy found."""
+    cut: Sequence[int]
+    """Entries after the new end that were found on a bookie. They are no longer in the ledger. The sequence
+    takes memory only for its ranges, and is equal to a list of the same ids."""
+    unreadable: Sequence[int]
+    """Entries of the ledger without any sound copy found: a sequence like ``cut``."""
     unreachable: list[BookieId]
     """Bookies that did not answer the search for copies. They may hold further entries."""
 
@@ -79,11 +83,11 @@ async def recover_accepting_loss(
     end = metadata.last_entry
     assert end is not None
     lost_from = metadata.custom.get(LOST_FROM)
-    absent = frozenset(seen.unreadable)
+    absent = IdSequence.of(seen.unreadable).ranges
     return AcceptedLoss(
         metadata=metadata,
         lost_from=None if lost_from is None else int(lost_from),
-        cut=[entry_id for entry_id in range(end + 1, seen.entries) if entry_id not in absent],
-        unreadable=[entry_id for entry_id in seen.unreadable if entry_id <= end],
+        cut=IdSequence(without([(end + 1, seen.entries - 1)] if seen.entries > end + 1 else [], absent)),
+        unreadable=IdSequence((low, min(high, end)) for low, high in absent if low <= end),
         unreachable=seen.unreachable,
     )

@@ -11,7 +11,8 @@ import trio
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, PermissionDenied
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
-from ledgerlog.ledger.ranges import read_range
+from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.ledger.ranges import list_range, read_range
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 
@@ -69,6 +70,37 @@ class LedgerPeers:
                 for ask in asks:
                     nursery.start_soon(self._ask, metadata.ledger_id, read, ask)
         return read.found, read.failure
+
+    async def first_held(self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int) -> int:
+        """Find the first entry that another bookie may have, by the lists of all other bookies.
+
+        Ask this if an entry was not found. Then it takes one step to learn that many more are gone.
+
+        Args:
+            metadata: The ledger's metadata.
+            bookie_id: The bookie that lacks the entries.
+            first: The first entry.
+            last: The last entry. It is in the same fragment; if it is below ``first``, nobody is asked.
+
+        Returns:
+            The entry, or ``last + 1`` if all other bookies deny all entries. A bookie that does not answer,
+            or is in limbo, may have every entry.
+
+        Raises:
+            PermissionDenied: A bookie does not let this process read the ledger.
+        """
+        found = last + 1
+        for other in metadata.fragment_of(first).ensemble:
+            at = first
+            while other != bookie_id and at < found:
+                connection = self._client.pool.connection(other)
+                listed = await list_range(connection, metadata.ledger_id, first=at, last=last)
+                if listed is None or listed.negative is not Negative.ABSENT:
+                    return first
+                if listed.pairs:
+                    found = min(found, max(first, listed.pairs[0][0]))
+                at = listed.through + 1
+        return found
 
     async def _ask(self, ledger_id: int, read: RangeRead, ask: RangeAsk) -> None:
         why: list[str] = []

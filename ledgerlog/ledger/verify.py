@@ -4,7 +4,7 @@ The verification asks each bookie of each fragment for every entry that its slot
 against its digest. ``ledger.core.comparison`` decides what an answer means. This costs as much as reading the
 ledger once for each bookie of the write quorum. Lists of the bookies' indexes would be cheaper, but would say
 nothing about the bytes. Payloads are dropped once they are checked, so the memory used is at most one reply
-for each bookie and the ids of entries with faults.
+for each bookie and the ranges of entries with faults.
 
 If the ledger is not closed, the verification also checks the last fragment, up to the highest entry that any
 bookie of that fragment names. Entries that are missing there may still be on their way.
@@ -12,8 +12,7 @@ bookie of that fragment names. Entries that are missing there may still be on th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
@@ -22,9 +21,10 @@ from ledgerlog.concurrency.gathering import gather
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.copies import ask_copies, carry_out, read_copies
 from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, FaultKind, Holdings
-from ledgerlog.ledger.core.copies import CopyCheck, entries_of
+from ledgerlog.ledger.core.copies import CopyCheck, count_lacking, entries_of
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.model.id_ranges import IdSequence
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share
@@ -42,10 +42,13 @@ class LedgerVerification:
     """The id of the ledger."""
     entries: int
     """How many entries were checked."""
-    under_replicated: list[int]
-    """Ids of entries with fewer sound copies than the write quorum, including those with none."""
-    unreadable: list[int]
-    """Ids of entries without any sound copy found."""
+    under_replicated: Sequence[int]
+    """Ids of entries with fewer sound copies than the write quorum, including those with none, ascending.
+
+    If the metadata give the ledger an absurd end, there may be 2**62 of them: look at the length before you
+    iterate. The sequence takes memory only for its ranges. It is equal to a list of the same ids."""
+    unreadable: Sequence[int]
+    """Ids of entries without any sound copy found: a sequence like ``under_replicated``."""
     unreachable: list[BookieId]
     """Bookies that did not answer every request. Copies that these bookies did not show count as not found. A
     request to a registered bookie was tried twice."""
@@ -101,22 +104,21 @@ class _Verifying:
             end, is_known = await self._find_tail()
             unknown_from = None if is_known else end + 1
         faults = await carry_out(CopyCheck(metadata, scrub=False, tail=end), self._read)
-        lacking: Counter[int] = Counter()
         damaged: list[tuple[int, BookieId]] = []
         for fault in faults:
-            lacking.update(entries_of(metadata, fault))
             if fault.kind is FaultKind.CORRUPT:
                 damaged += [(entry_id, fault.bookie) for entry_id in entries_of(metadata, fault)]
             elif fault.kind is FaultKind.UNREACHABLE:
                 self._silent.add(fault.bookie)
             elif fault.kind is FaultKind.LIMBO:
                 self._in_limbo.add(fault.bookie)
+        lacking = list(count_lacking(metadata, faults))
         named = dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
         return LedgerVerification(
             metadata.ledger_id,
             end + 1,
-            under_replicated=sorted(lacking),
-            unreadable=sorted(entry_id for entry_id, count in lacking.items() if count == write_quorum),
+            under_replicated=IdSequence((low, high) for low, high, _ in lacking),
+            unreadable=IdSequence((low, high) for low, high, copies in lacking if copies == write_quorum),
             unreachable=[bookie for bookie in named if bookie in self._silent],
             unknown_from=unknown_from,
             damaged=sorted(damaged),

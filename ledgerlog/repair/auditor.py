@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -42,7 +42,7 @@ import trio
 from ledgerlog.concurrency.gathering import gather, gather_each
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.election.election import Election
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import LedgerLogError, PermissionDenied
 from ledgerlog.event_log import BOOKIES_GONE, COPIES_MISSING, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.placement import rack_of
@@ -92,6 +92,17 @@ class Pass:
     movable: dict[int, tuple[BookieId, ...]] = attrs.field(factory=dict)
     """The ledgers in ``narrow`` whose copies can be moved to more racks now, each with the bookies of the
     write sets that lie in too few racks."""
+    strays: tuple[str, ...] = ()
+    """Nodes below ``ledgers`` that are no ledger's, each as its path and what is wrong with its name. Such a
+    node may have been a ledger's, and nobody knows which bookies that ledger names."""
+
+
+async def _survey(registry: LedgerRegistry) -> tuple[Sequence[int], Sequence[str]]:
+    """List all ledgers, and the nodes that are no ledger's: each is logged, and stops no work on ledgers."""
+    ledgers, strays = await registry.survey()
+    for stray in strays:
+        logger.error("%s", stray)
+    return ledgers, strays
 
 
 async def pass_over_metadata(
@@ -112,14 +123,12 @@ async def pass_over_metadata(
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
-        MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger. (If a ledger's metadata is
-            damaged, nothing is raised; ``Pass.damaged`` has the ledger.)
+        MetadataUnavailable: The metadata store could not be reached. (If a ledger's metadata is damaged,
+            nothing is raised; ``Pass.damaged`` has the ledger.)
     """
     registry = LedgerRegistry(client.store, client.environment)
     deadline = trio.current_time() + within_s
-    await client.store.sync()
-    ledgers = await registry.list()
+    ledgers, strays = await _survey(registry)
     looked_at = 0
     affected: dict[int, tuple[BookieId, ...]] = {}
     named: set[BookieId] = set()
@@ -178,6 +187,7 @@ async def pass_over_metadata(
         tuple(sorted(in_recovery)),
         dict(sorted(narrow.items())),
         dict(sorted(movable.items())),
+        tuple(strays),
     )
 
 
@@ -201,7 +211,6 @@ async def pass_over_now(
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger.
     """
     registered = await queue.registered()
     there = registered.keys() - frozenset(draining)
@@ -239,14 +248,14 @@ async def check_entries(
             checked and the number of all ledgers.
 
     Returns:
-        How many ledgers there are. Ledgers with damaged metadata are logged and skipped.
+        How many ledgers there are. Ledgers with damaged metadata, and those that this client may not read,
+        are logged and skipped. So are nodes below ``ledgers`` that are not the node of a ledger.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is not the node of a ledger.
     """
     registry = LedgerRegistry(client.store, client.environment)
-    ledgers = await registry.list()
+    ledgers, _ = await _survey(registry)
     pace = Pace(per_s)
     checked = 0
     on_checked(checked, len(ledgers))
@@ -255,8 +264,8 @@ async def check_entries(
         nonlocal checked
         try:
             faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
-        except MetadataCorrupt as damage:
-            logger.error("ledger=%d cannot be checked: %s", ledger_id, damage)
+        except (MetadataCorrupt, PermissionDenied) as failure:
+            logger.error("ledger=%d cannot be checked: %s", ledger_id, failure)
         else:
             if not faults.is_clean:
                 await on_fault(ledger_id, faults)
@@ -457,7 +466,8 @@ class Auditor:
                 made=made,
                 ledgers=found.ledgers,
             )
-        await self._queue.tidy(found.named)
+        if not found.strays:
+            await self._queue.tidy(found.named)
         self._record = attrs.evolve(
             self._record,
             metadata_at_ms=self._client.environment.now_ms(),

@@ -48,7 +48,7 @@ from ledgerlog.ledger.core.comparison import CopyAsk
 from ledgerlog.ledger.core.reader import RangeAsk
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.metadata import LedgerRegistry
-from ledgerlog.ledger.ranges import read_range, scrub_range
+from ledgerlog.ledger.ranges import list_range, read_range, scrub_range
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, SCRUB_BYTES
 from ledgerlog.meta.store import Check
 from ledgerlog.model.ids import NO_ENTRY, BookieId
@@ -295,6 +295,13 @@ class Copying:
                 if answer is None or answer.report.unsound or answer.through < first:
                     return False
                 first = answer.through + 1
+                if not answer.report.sound:
+                    # A scrub covers only so many ids, even if the bookie has none of them. A list shows how
+                    # long the hole is.
+                    listed = await list_range(connection, metadata.ledger_id, first=first, last=share.last)
+                    if listed is None:
+                        return False
+                    first = max(first, listed.pairs[0][0]) if listed.pairs else listed.through + 1
                 if first <= share.last:
                     await self.pacer.pass_through(SCRUB_BYTES)  # A bookie reads at most this much a request.
         return True

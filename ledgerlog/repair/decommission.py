@@ -78,7 +78,8 @@ async def decommission(
         InvalidArgument: ``bookie_id`` is malformed, no bookie of this id is known, or the request was taken
             back in the meantime.
         MetadataCorrupt: The request or the bookie's cookie cannot be read. If the request is damaged, call
-            this function again: it replaces the request.
+            this function again: it replaces the request. Or a node below ``ledgers`` is no ledger's: it may
+            have been one that names the bookie.
         MetadataUnavailable: The metadata store could not be reached; the cookie is still there.
         MetadataOutcomeUnknown: The cookie may or may not be gone.
 
@@ -90,6 +91,8 @@ async def decommission(
     looks = 0
     while looks < 2:
         found = await pass_over_metadata(client, bookie_id.__eq__)
+        if found.strays:
+            raise MetadataCorrupt(found.strays[0])
         emptying = await _emptying(queue, bookie_id, list(found.affected), found.damaged)
         say(emptying)
         asked, unknown = await queue.requests()

@@ -31,7 +31,7 @@ import attrs
 
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound
+from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, PermissionDenied
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.copies import replicas_of
 from ledgerlog.ledger.metadata import LedgerRegistry
@@ -173,8 +173,8 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
         """Return how many copies there are in all, and of each entry."""
         try:
             found = await registry.find(ledger_id)
-        except MetadataCorrupt:
-            return 0, 1  # The task reports the damage in a row.
+        except (MetadataCorrupt, PermissionDenied):
+            return 0, 1  # The task reports it in a row.
         if found is not None:
             return replicas_of(found[0]), found[0].replication.write_quorum
         if ledger_id in options.ledgers and ledger_id not in logs.listed and ledger_id not in archived:
@@ -280,7 +280,7 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
             if incarnation is not None:
                 logs.incarnations[name] = incarnation
                 metadata, _ = await registry.read(incarnation, fresh=False)
-        except (MetadataCorrupt, InvalidArgument):
+        except (MetadataCorrupt, InvalidArgument, PermissionDenied):
             return  # The task that looks at the log reports it in a row.
         if metadata is not None:
             for segment in metadata.segments:
@@ -314,7 +314,7 @@ async def _files(
             return _LEDGER_WEIGHT, ()
         try:
             read = await registry.find(*at)
-        except MetadataCorrupt:
+        except (MetadataCorrupt, PermissionDenied):
             return _LEDGER_WEIGHT, at[1:]  # The task reports it in a row.
         if read is None:
             return _LEDGER_WEIGHT, ()

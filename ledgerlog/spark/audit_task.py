@@ -114,7 +114,8 @@ METADATA = "metadata"
 """The kind of a row about a ledger with unreadable metadata, or about a node below ``ledgers`` that is no
 ledger's. No copies of it can be checked."""
 DENIED = "denied"
-"""The kind of a row about a ledger that this client may not read. No copies of it were checked."""
+"""The kind of a row about a ledger that this client may not read; no copies of it were checked. Also about
+the record of a log or an archived file that this client may not read."""
 LOST = "lost"
 """The kind of a row about a ledger that a log lists, but that has neither metadata nor a file."""
 LOG = "log"
@@ -294,7 +295,7 @@ class _Audit:
             now = await self._registry.find(ledger.ledger_id)
         except (MetadataCorrupt, PermissionDenied) as failure:
             logger.error("ledger=%d cannot be checked: %s", ledger.ledger_id, failure)
-            kind = DENIED if isinstance(failure, PermissionDenied) else METADATA
+            kind = _kind_of(failure, METADATA)
             row = AuditRow(log=ledger.logs, ledger_id=ledger.ledger_id, kind=kind, why=str(failure))
             await self._send.send([row])
             return
@@ -321,7 +322,7 @@ class _Audit:
             try:
                 if await self._archives.find(incarnation, ledger.ledger_id) is not None:
                     return True
-            except MetadataCorrupt:
+            except (MetadataCorrupt, PermissionDenied):
                 return True  # The check of the file reports the record.
         return False
 
@@ -333,7 +334,7 @@ class _Audit:
             incarnation = await self._logs.find(log.name)
             if incarnation is None or (await self._logs.read(incarnation, fresh=False))[0] is None:
                 return  # It was deleted.
-        except (MetadataCorrupt, InvalidArgument) as damage:
+        except (MetadataCorrupt, InvalidArgument, PermissionDenied) as damage:
             await self._report_damaged_log(log.name, damage)
             return
         if self._part.summary:
@@ -343,14 +344,14 @@ class _Audit:
         """Report a record of a log to which no name leads."""
         try:
             metadata, _ = await self._logs.read(incarnation, fresh=False)
-        except MetadataCorrupt as damage:
+        except (MetadataCorrupt, PermissionDenied) as damage:
             await self._report_damaged_log(None, damage)
             return
         if metadata is None:
             return  # The log was deleted.
         try:
             named = await self._logs.find(metadata.name)
-        except MetadataCorrupt:
+        except (MetadataCorrupt, PermissionDenied):
             return  # The check of the name reports it.
         if named != incarnation:
             why = f"{log_name_path(metadata.name)} should name {log_record_path(incarnation)}, and does not"
@@ -358,7 +359,8 @@ class _Audit:
 
     async def _report_damaged_log(self, name: str | None, damage: object) -> None:
         logger.error("log=%s cannot be checked: %s", name, damage)
-        await self._send.send([AuditRow(log=name, ledger_id=None, kind=LOG, why=str(damage))])
+        kind = _kind_of(damage, LOG)
+        await self._send.send([AuditRow(log=name, ledger_id=None, kind=kind, why=str(damage))])
 
     async def _read_log(self, incarnation: int) -> tuple[LogMetadata | None, bool]:
         """Return the current record of a log, and whether it can be read.
@@ -367,7 +369,7 @@ class _Audit:
         """
         try:
             return (await self._logs.read(incarnation))[0], True
-        except MetadataCorrupt:
+        except (MetadataCorrupt, PermissionDenied):
             return None, False
 
     # --- a file -----------------------------------------------------------------------------------
@@ -393,7 +395,7 @@ class _Audit:
                 return  # A job is retiring it.
             try:
                 now = await self._archives.find(file.incarnation, file.ledger_id)
-            except MetadataCorrupt:
+            except (MetadataCorrupt, PermissionDenied):
                 return  # The record was damaged just now. The next audit reports it.
             if now is None or now[0] != record:
                 return  # The record was withdrawn or replaced. The next audit checks the new one.
@@ -409,8 +411,8 @@ class _Audit:
 
         try:
             found = await self._archives.find(file.incarnation, file.ledger_id)
-        except MetadataCorrupt as damage:
-            return None, wrong(ARCHIVE, damage)
+        except (MetadataCorrupt, PermissionDenied) as failure:
+            return None, wrong(_kind_of(failure, ARCHIVE), failure)
         if found is None:
             return None, None
         record = found[0]
@@ -478,6 +480,11 @@ class _Audit:
             else:
                 share.on_worked(now - begun, now)
             return answer
+
+
+def _kind_of(failure: object, kind: str) -> str:
+    """Return the kind of the row about a record that cannot be read: ``kind``, if it is damaged."""
+    return DENIED if isinstance(failure, PermissionDenied) else kind
 
 
 def _row(ledger: ListedLedger, fault: CopyFault) -> AuditRow:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgerlog.meta.store import Versioned
+from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies
 from ledgerlog.model.layout import (
     ARCHIVES,
     BOOKIES,
@@ -19,7 +20,7 @@ from ledgerlog.model.layout import (
     LOG_RECORDS,
     log_name_path,
 )
-from ledgerlog.spark.audit_task import ARCHIVE, CHECKED_LOG, LOG, METADATA, SOUND, AuditRow
+from ledgerlog.spark.audit_task import ARCHIVE, CHECKED_LOG, DENIED, LOG, METADATA, SOUND, AuditRow
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from tests.archive.archived_logs import archive, fill, new_log
 from tests.repairing import set_up
@@ -150,3 +151,25 @@ async def test_a_log_that_lost_its_name_is_a_row() -> None:
         assert [row.why for row in rows if row.kind == LOG] == [
             "logs/a should name log/0000000000000000, and does not"
         ]
+
+
+async def test_a_record_that_zookeeper_does_not_show_is_a_row_and_the_rest_has_a_verdict(
+    tmp_path: Path,
+) -> None:
+    """The list of one znode does not stop the audit of all other nodes."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        await fill_cluster(client, tmp_path)
+        before = sound(await fresh_audit(cluster))
+        for root in KIND_OF:
+            for path, _ in await nodes_below(client, root):
+                async with cluster.client() as auditor:
+
+                    async def deny(read: str, hidden: str = path) -> None:
+                        if read == hidden:
+                            raise ZooKeeperDenies(f"{read}: not for you")
+
+                    auditor.store.before_get = deny
+                    rows = await audit(auditor)
+                    found = [row for row in rows if row.kind not in SOUND]
+                    assert {row.kind for row in found} == {DENIED}, path
+                    assert sound(rows) <= before

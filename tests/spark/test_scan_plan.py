@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerlog.limits import SCAN_PIECES_MAX
 from ledgerlog.log.core.scan import LEDGER_WEIGHT, RECORD_WEIGHT, Backlog, Piece, Stretch, admit, cut, share
 
 MIB = 1024 * 1024
@@ -69,6 +71,17 @@ def test_the_parts_hold_every_offset_of_the_range_once_and_in_order(
     assert covered(parts) == [offset for offset in range(start, end) if offset in readable(stretches)]
     for piece in itertools.chain.from_iterable(parts):
         assert piece.stretch.start <= piece.start < piece.end <= piece.stretch.end
+
+
+@pytest.mark.parametrize("max_records", [None, 1])
+def test_a_log_record_with_absurd_numbers_gives_a_bounded_plan(max_records: int | None) -> None:
+    stretches = [stretch(0, 5, 100), stretch(5, 2**62, 2**62, 1), stretch(2**62, 2**62 + 5, 100, 2)]
+    pieces = cut("log", 1, stretches, 0, 2**62 + 5)
+    parts = share(pieces, max_bytes=64 * MIB, max_records=max_records, min_parts=4)
+    assert SCAN_PIECES_MAX // 2 <= len(parts) <= SCAN_PIECES_MAX + len(pieces)
+    flat = list(itertools.chain.from_iterable(parts))
+    assert (flat[0].start, flat[-1].end) == (0, 2**62 + 5)
+    assert all(one.end == other.start for one, other in itertools.pairwise(flat))
 
 
 @given(logs(), st.integers(1, 30), st.sampled_from([1, 13, 700]))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, FaultKind
-from ledgerlog.ledger.core.copies import CopyCheck, CopyFault, count_held, replicas_of
+from ledgerlog.ledger.core.copies import CopyCheck, CopyFault, count_held, count_lacking, replicas_of
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_BLOCK_ENTRIES
 from ledgerlog.model.ids import BookieId
@@ -459,3 +459,36 @@ def test_what_a_slot_holds_is_counted_as_it_is_listed(
     assert count_held(replication, slot, first, last) == sum(
         replication.holds(slot, e) for e in range(first, last + 1)
     )
+
+
+@given(st.data())
+def test_the_faulty_copies_of_each_entry_are_counted_as_one_by_one(data: st.DataObject) -> None:
+    ensemble = data.draw(st.integers(1, 5))
+    replication = Replication(ensemble, data.draw(st.integers(1, ensemble)), 1)
+    bookies = ["a", "b", "c", "d", "e"][:ensemble]
+    metadata = ledger(replication, [(0, bookies), (13, bookies[::-1])], 30)
+    lacks = {
+        (bookie, entry)
+        for entry in range(31)
+        for bookie in metadata.bookies_of(entry)
+        if data.draw(st.sampled_from([True, True, False]))
+    }
+    has = {
+        bookie: {e: SOUND for e in range(31) if (bookie, e) not in lacks and bookie in metadata.bookies_of(e)}
+        for bookie in bookies
+    }
+    faults, _ = run(metadata, Bookies(has), scrub=False)
+    told = list(count_lacking(metadata, faults))
+    assert all(low <= high < following for (low, high, _), (following, *_) in itertools.pairwise(told))
+    counts = {e: copies for low, high, copies in told for e in range(low, high + 1)}
+    assert counts == Counter(entry for _, entry in lacks)
+
+
+def test_the_faulty_copies_of_a_long_hole_are_counted_in_a_few_steps() -> None:
+    ensemble = [*"abcde"]
+    bookies = Bookies(stored(ledger(R532, [(0, ensemble)], 9)))
+    metadata = ledger(R532, [(0, ensemble)], ENTRY_ID_MAX)
+    faults, _ = run(metadata, bookies, scrub=False)
+    told = list(count_lacking(metadata, faults))
+    assert len(told) < 20
+    assert sum(high - low + 1 for low, high, copies in told if copies == 3) == ENTRY_ID_MAX - 9

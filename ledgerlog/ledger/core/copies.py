@@ -40,8 +40,9 @@ entries is one fault for each bookie.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -56,6 +57,7 @@ __all__ = [
     "CopyCheck",
     "CopyFault",
     "count_held",
+    "count_lacking",
     "entries_of",
     "is_due",
     "replicas_of",
@@ -105,6 +107,34 @@ def entries_of(metadata: LedgerMetadata, fault: CopyFault) -> Iterator[int]:
     slot = metadata.fragment_of(fault.first_entry).ensemble.index(fault.bookie)
     share = Share(fault.first_entry, fault.last_entry, slot, metadata.replication)
     return share.ids(fault.first_entry, fault.last_entry)
+
+
+def count_lacking(metadata: LedgerMetadata, faults: Iterable[CopyFault]) -> Iterator[tuple[int, int, int]]:
+    """Count the faulty copies of each entry that has any.
+
+    Yield stretches ``(first, last, copies)`` in ascending order: each of the entries first..last has
+    ``copies`` faulty copies. A stretch of entries that no bookie has is one item, however long it is.
+    """
+    holds, ensemble = metadata.replication.holds, metadata.replication.ensemble
+    changes: dict[int, Counter[int]] = {}
+    for fault in faults:
+        slot = metadata.fragment_of(fault.first_entry).ensemble.index(fault.bookie)
+        changes.setdefault(fault.first_entry, Counter())[slot] += 1
+        changes.setdefault(fault.last_entry + 1, Counter())[slot] -= 1
+    open_runs: Counter[int] = Counter()
+    """How many faults of each slot the present entry is within: 0 or 1."""
+    for low, following in itertools.pairwise(sorted(changes)):
+        open_runs.update(changes[low])
+        slots = [slot for slot, runs in open_runs.items() if runs]
+        # Write sets repeat every ``ensemble`` entries.
+        counts = [sum(holds(slot, remainder) for slot in slots) for remainder in range(ensemble)]
+        if min(counts) == max(counts):
+            if slots:
+                yield low, following - 1, counts[0]
+            continue
+        for entry_id in range(low, following):
+            if copies := counts[entry_id % ensemble]:
+                yield entry_id, entry_id, copies
 
 
 def is_due(metadata: LedgerMetadata, fault: CopyFault) -> bool:

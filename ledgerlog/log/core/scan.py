@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from ledgerlog.limits import SCAN_PIECES_MAX
 from ledgerlog.model.record import AttachedLedger
 
 __all__ = ["LEDGER_WEIGHT", "RECORD_WEIGHT", "Backlog", "Piece", "Stretch", "admit", "cut", "share"]
@@ -136,7 +137,8 @@ def share(
     Args:
         pieces: The pieces, in order.
         max_bytes: The approximate limit of one part's weight.
-        max_records: The most records of one part; None for no such bound.
+        max_records: The most records of one part; None for no such bound. Parts are larger than these limits
+            if there would be more than ``limits.SCAN_PIECES_MAX`` otherwise.
         min_parts: Make at least this many parts, if there are enough records.
     """
     assert max_bytes > 0
@@ -170,13 +172,15 @@ def share(
 
 
 def _split(pieces: Sequence[Piece], max_bytes: int, max_records: int | None) -> list[Piece]:
-    split = []
+    counts = []
     for piece in pieces:
         count = -(-(piece.weight - LEDGER_WEIGHT) // max_bytes)
         if max_records is not None:
             count = max(count, -(-piece.records // max_records))
-        split += _evenly(piece, min(count, piece.records))
-    return split
+        counts.append(min(count, piece.records))
+    if (total := sum(counts)) > SCAN_PIECES_MAX:
+        counts = [max(1, count * SCAN_PIECES_MAX // total) for count in counts]
+    return [part for piece, count in zip(pieces, counts, strict=True) for part in _evenly(piece, count)]
 
 
 def _evenly(piece: Piece, count: int) -> list[Piece]:
