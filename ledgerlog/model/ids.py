@@ -22,11 +22,16 @@ _POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):([0-9]{1,19})\Z")
 _LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-/]{0,254}\Z")
 
 
+def _quoted(value: object) -> str:
+    """Return a value for an error. A damaged record may hold a text of a megabyte in place of a name."""
+    return f"{value!r:.300}"
+
+
 def check_bookie_id(value: str) -> BookieId:
     """Return ``value`` if it is a well-formed bookie id; else raise InvalidArgument."""
     if not isinstance(value, str) or not _BOOKIE_ID.match(value):
         raise InvalidArgument(
-            f"{value!r} is not a bookie id: 1 to 128 letters, digits and . _ : -, "
+            f"{_quoted(value)} is not a bookie id: 1 to 128 letters, digits and . _ : -, "
             "starting with a letter or digit"
         )
     return value
@@ -36,7 +41,7 @@ def check_log_name(value: str) -> str:
     """Return ``value`` if it is a well-formed log name; else raise InvalidArgument."""
     if not isinstance(value, str) or not _LOG_NAME.match(value) or "//" in value or value.endswith("/"):
         raise InvalidArgument(
-            f"{value!r} is not a log name: 1 to 255 letters, digits and . _ - /, "
+            f"{_quoted(value)} is not a log name: 1 to 255 letters, digits and . _ - /, "
             "starting with a letter, digit or _, without empty components"
         )
     return value

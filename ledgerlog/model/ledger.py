@@ -90,17 +90,28 @@ class LedgerMetadata:
         require(self.fragments[0].first_entry == 0, "the first fragment starts at entry 0")
         previous = NO_ENTRY
         for fragment in self.fragments:
-            require(fragment.first_entry > previous, "fragment starts strictly grow (R-B4)")
-            previous = fragment.first_entry
-            require(len(fragment.ensemble) == self.replication.ensemble, "an ensemble has E bookies")
-            require(not has_duplicates(fragment.ensemble), "an ensemble names each bookie once")
+            first, ensemble = fragment.first_entry, fragment.ensemble
+            if first <= previous:
+                require(False, f"fragment starts strictly grow (R-B4), but {first} follows {previous}")
+            if len(ensemble) != self.replication.ensemble:
+                words = f"an ensemble has E bookies, {self.replication.ensemble}"
+                require(False, f"{words}, but that of the fragment at entry {first} has {len(ensemble)}")
+            if has_duplicates(ensemble):
+                twice = next(bookie for bookie in ensemble if ensemble.count(bookie) > 1)
+                require(
+                    False, f"an ensemble names each bookie once, but names {twice} twice at entry {first}"
+                )
+            previous = first
         closed = self.state is LedgerState.CLOSED
-        require((self.last_entry is not None) == closed, "last_entry is set exactly when CLOSED")
-        require(
-            self.last_entry is None or self.last_entry >= previous - 1,
-            "a ledger never ends before its last fragment: what lies there is committed (R-B3)",
-        )
-        require(len(self.key) == LEDGER_KEY_BYTES, f"the key has {LEDGER_KEY_BYTES} bytes")
+        end = self.last_entry
+        if (end is not None) != closed:
+            words = f"last_entry is set exactly when CLOSED, but the state is {self.state.value}"
+            require(False, f"{words} and last_entry is {end}")
+        if end is not None and end < previous - 1:
+            words = "a ledger never ends before its last fragment: what lies there is committed (R-B3)"
+            require(False, f"{words}, but last_entry is {end}, and the fragment starts at entry {previous}")
+        if len(self.key) != LEDGER_KEY_BYTES:
+            require(False, f"the key has {LEDGER_KEY_BYTES} bytes, not {len(self.key)}")
 
     @classmethod
     def create(
@@ -393,8 +404,12 @@ def _decode_fragments(fields: Fields) -> tuple[Fragment, ...]:
     ensembles = fields.sequence("ensembles", list)
     if len(starts) != len(ensembles) or not starts:
         fields.fail("it needs one ensemble for each fragment start, and at least one")
-    if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)) or starts[-1] > ENTRY_ID_MAX:
-        fields.fail(f"the fragment starts must grow from 0, up to {ENTRY_ID_MAX}")
+    for before, start in itertools.pairwise([NO_ENTRY, *starts]):
+        if not before < start <= ENTRY_ID_MAX or (before == NO_ENTRY and start):
+            fields.fail(
+                f"the field 'first_entries' has {start} after {before}: the fragment starts must grow "
+                f"from 0, up to {ENTRY_ID_MAX}"
+            )
     try:
         return tuple(
             Fragment(start, tuple(check_bookie_id(bookie) for bookie in ensemble))

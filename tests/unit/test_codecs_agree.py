@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import cbor2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bookie.core.loss_marks import LossMarks
-from ledgerlog.errors import InvalidArgument, RecordTooLarge
+from ledgerlog.errors import InvalidArgument, LedgerLogError, RecordTooLarge
 from ledgerlog.limits import (
     ENTRY_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -689,6 +690,37 @@ def check(codec: Codec, make: Callable[[], Any]) -> bool:
 @given(data=st.data())
 def test_what_is_written_is_read_back_equal_or_is_refused(name: str, data: st.DataObject) -> None:
     check(CODECS[name], data.draw(CODECS[name].values))
+
+
+HOSTILE: tuple[Any, ...] = (
+    *("x" * 100_000, b"x" * 100_000, "", b"", None, True, 1.5, float("nan"), float("inf")),
+    *(-(2**63), -1, 2**62, 2**63 - 1, 2**64 - 1),
+    *([], {}, [[]], [-1], [2**62] * 5000, [2**64 - 1], ["x" * 50_000] * 2, [["b"] * 3000], [["x" * 50_000]]),
+    *({"x" * 100_000: "y"}, {"x": b"x" * 100_000}, {5: 5}, {f"k{number}": "v" for number in range(3000)}),
+)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_a_field_of_a_record_holds_it_is_read_or_refused_in_a_few_words(
+    name: str, data: st.DataObject
+) -> None:
+    try:
+        value = data.draw(CODECS[name].values)()
+        fields = cbor2.loads(CODECS[name].encode(value))
+    except (*REFUSALS, cbor2.CBORDecodeError):
+        return
+    if not isinstance(fields, dict):
+        return  # It is no map, but bytes that happen to decode.
+    for field in fields:
+        for other in HOSTILE:
+            refused = ""
+            try:
+                CODECS[name].decode(cbor2.dumps({**fields, field: other}, canonical=True), value)
+            except LedgerLogError as cause:
+                refused = str(cause)
+            assert len(refused) < 1000, field
 
 
 @pytest.mark.long

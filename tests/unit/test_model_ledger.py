@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import attrs
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_ID_MAX, METADATA_BYTES_MAX
+from ledgerlog.limits import ENSEMBLE_MAX, ENTRY_ID_MAX, LEDGER_ID_MAX, METADATA_BYTES_MAX
 from ledgerlog.model.codec import encode_record
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import (
@@ -294,3 +295,59 @@ def test_every_flipped_bit_and_every_cut_decodes_or_is_refused() -> None:
             LedgerMetadata.decode_untrusted(data[:size], 7)
     with pytest.raises(MetadataCorrupt, match="over the limit"):
         LedgerMetadata.decode_untrusted(data + bytes(METADATA_BYTES_MAX), 7)
+
+
+numbers = st.integers(-(2**63), 2**64 - 1)
+long_texts = st.integers(0, 100_000).map("x".__mul__)
+plain = st.one_of(
+    st.none(),
+    st.booleans(),
+    numbers,
+    st.floats(allow_nan=False),
+    long_texts,
+    st.binary(max_size=40),
+    st.lists(numbers, max_size=4),
+    st.lists(st.lists(st.one_of(bookies, long_texts), max_size=100), max_size=3),
+    st.dictionaries(long_texts, st.binary(max_size=3), max_size=2),
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(WRONG)), plain, max_size=3))
+def test_whatever_the_fields_hold_they_decode_or_are_refused_in_a_few_words(changes: dict[str, Any]) -> None:
+    data = encode_record({**cbor2.loads(CLOSED.encode()), **changes})
+    refused = ""
+    try:
+        metadata = LedgerMetadata.decode_untrusted(data, 7)
+    except MetadataCorrupt as cause:
+        refused = str(cause)
+    if refused:
+        assert refused.startswith("metadata of ledger 7: ")
+        assert len(refused) < 600
+        return
+    assert metadata.encode() == data
+    assert metadata.last_entry is None or -1 <= metadata.last_entry <= ENTRY_ID_MAX
+    assert all(0 <= start <= ENTRY_ID_MAX for start in starts(metadata))
+    assert 1 <= metadata.replication.ensemble <= ENSEMBLE_MAX
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ack_quorum": 0}, "ack_quorum must be a positive integer, not 0"),
+        ({"ack_quorum": 4}, "not 3/3/4"),
+        ({"ensemble": 65, "ensembles": [[f"b{n}" for n in range(65)]] * 2}, "at most 64 bookies, not 65"),
+        ({"first_entries": [0, 0]}, "'first_entries' has 0 after 0"),
+        ({"first_entries": [1, 5]}, "'first_entries' has 1 after -1"),
+        ({"first_entries": [0, 2**63]}, f"'first_entries' has {2**63} after 0"),
+        ({"ensembles": [["a", "b", "c"], ["a", "b"]]}, "3, but that of the fragment at entry 5 has 2"),
+        ({"ensembles": [["a", "b", "c"], ["a", "b", "b"]]}, "names b twice at entry 5"),
+        ({"last_entry": 3}, "last_entry is 3, and the fragment starts at entry 5"),
+        ({"last_entry": 2**63 - 1}, f"'last_entry' is {2**63 - 1}"),
+        ({"last_entry": None}, "the state is CLOSED and last_entry is None"),
+        ({"created_ms": -1}, "'created_ms' is -1"),
+        ({"key": b"short"}, "the key has 16 bytes, not 5"),
+    ],
+)
+def test_an_impossible_number_is_told(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(MetadataCorrupt, match=f"^metadata of ledger 7: .*{re.escape(words)}"):
+        LedgerMetadata.decode_untrusted(encode_record({**cbor2.loads(CLOSED.encode()), **changes}), 7)
