@@ -308,8 +308,8 @@ MUTANTS = (
         "bookie_is_removed_although_a_stray_node_may_name_it",
         _RULE,
         "decommission.decommission",
-        "found.strays",
-        "not client",
+        "MetadataCorrupt(found.strays[0])",
+        "InvalidArgument(found.strays[0])",
         f"{_TEST_ABSURD}::test_a_node_that_is_no_ledgers_may_name_a_bookie_that_is_to_be_removed",
     ),
     mutant(

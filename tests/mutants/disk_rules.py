@@ -19,6 +19,14 @@ _MENDING_TEST = "tests/storage/test_read_repair.py"
 
 MUTANTS = (
     mutant(
+        "truncation_is_not_synced",
+        "storage",
+        "RealDisk.truncate",
+        "os.fsync(descriptor)",
+        "None",
+        f"{_SYSTEM_CALLS}[leveldb-few]",
+    ),
+    mutant(
         "an_index_without_room_to_open_says_nothing_of_room",
         "storage",
         "StoredIndex._database",

@@ -376,7 +376,7 @@ class Looked:
 
     def is_new(self, state: CrashState) -> bool:
         self.states += 1
-        self.torn += "sector" in state.story or "half" in state.story
+        self.torn += state.is_torn
         found = state.fingerprint()
         if found in self._seen:
             return False

@@ -8,8 +8,12 @@ A file system promises little about what was not synced. Two degrees of it:
 ``rough``      names below the index are there or not, in any order; of what was not synced in a file, any
                sectors are there, the others are zeros or garbage, or the file is only as long as it was
 
-Of all other names, which are the bookie's own, any subset is there in both. Bytes that were synced stay,
-even if a later write shares their sector.
+Of all other names, which are the bookie's own, any subset is there in both. The first sync of a file makes
+its name below the index durable in both, as ext4, XFS and btrfs do. Bytes that were synced stay, even if an
+earlier or later write that was not synced shares their sector.
+
+A power cut may also come during a write that is synced when it returns. Then any of its sectors are there
+(``Files.begin``).
 """
 
 from __future__ import annotations
@@ -64,13 +68,20 @@ class _Content:
         self.durable = bytearray()
         self.unsynced: list[tuple[int, bytes | None]] = []
         """Writes at an offset, or changes of the size."""
+        self.in_flight: tuple[int, bytes] | None = None
+        """The write under way that will be synced when it returns."""
+        self._synced: list[tuple[int, int, bytes]] = []
+        """Synced writes, each behind so many of ``unsynced``: no write before it takes its bytes away."""
 
     def write(self, offset: int, data: bytes, *, is_synced: bool) -> None:
         _put(self.now, offset, data)
-        if is_synced:
-            _put(self.durable, offset, data)
-        else:
+        self.in_flight = None
+        if not is_synced:
             self.unsynced.append((offset, data))
+            return
+        _put(self.durable, offset, data)
+        if self.unsynced:
+            self._synced.append((len(self.unsynced), offset, data))
 
     def resize(self, size: int) -> None:
         _resize(self.now, size)
@@ -79,8 +90,18 @@ class _Content:
     def sync(self) -> None:
         self.durable = bytearray(self.now)
         self.unsynced.clear()
+        self._synced.clear()
 
     def after_power_cut(self, dice: random.Random, *, is_rough: bool) -> bytes:
+        found = bytearray(self._of_ended(dice, is_rough=is_rough))
+        if self.in_flight is not None:
+            offset, data = self.in_flight
+            for at in range(0, len(data), SECTOR):
+                if dice.random() < 0.5:
+                    _put(found, offset + at, data[at : at + SECTOR])
+        return bytes(found)
+
+    def _of_ended(self, dice: random.Random, *, is_rough: bool) -> bytes:
         if not self.unsynced:
             return bytes(self.durable)
         ways = ["lost", "done", "cut"]
@@ -100,6 +121,12 @@ class _Content:
                 _put(found, offset, data)
             else:
                 self._put_roughly(found, offset, data, way, dice)
+            for behind, synced_offset, synced in self._synced:
+                if behind == number + 1:
+                    _put(found, synced_offset, synced)
+        for behind, synced_offset, synced in self._synced:
+            if behind > count:
+                _put(found, synced_offset, synced)
         return bytes(found)
 
     def _put_roughly(self, found: bytearray, offset: int, data: bytes, way: str, dice: random.Random) -> None:
@@ -153,6 +180,13 @@ class Files:
         self._directories = {below}
         self._durable: dict[str, _Content] = {}
         self._pending: dict[str, list[_Names]] = {}
+
+    def begin(self, call: Call) -> None:
+        """A call is under way: a power cut may leave a part of a write that is synced when it returns."""
+        if call.kind == "w" and call.is_synced:
+            content = self._open[call.file]
+            assert isinstance(content, _Content)
+            content.in_flight = (call.offset, call.data)
 
     def take(self, call: Call) -> None:
         """Make a call."""

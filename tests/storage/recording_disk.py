@@ -9,7 +9,8 @@ the states it may leave follow from the contract in ``bookie.storage.disk.disk``
 * changes of names in a directory are there up to the last ``sync_directory`` of it that ended, and any of
   those after, in any order: a cache that loses its power does not keep an order, not even within one
   directory. A file whose creation is lost may still have the name that it was given later;
-* of what was never synced, any part: truncations, and the content of a small file whose write is in flight;
+* truncations that had ended are there; one in flight is there or not;
+* of a small file whose write is in flight there is any part; or zeros, or the file that it replaces;
 * index batches that had ended are there; one in flight is there or not. The same holds of the removal of an
   index and of its move to another path.
 
@@ -46,6 +47,10 @@ _INDEX_ROOM = 4096
 """With less free room than this, an index takes nothing. The room that it takes is not counted."""
 
 _TORN = ("write", "index", "index_remove", "index_move", "truncate", "create", "write_file")
+_FILES_ENDS = ("empty", "done", "the first half", "as before", "zeros")
+"""How a small file may be left whose write is in flight. The write replaces a file of that name in place: the
+old content is cut first, and of the new content the size may be there before the bytes."""
+_UNTOUCHED = _FILES_ENDS.index("as before")
 _RANDOM_WAYS = 16
 """How many random choices of sectors there are for each write in flight; as many again with garbage."""
 _GARBAGE_BEHIND_WAYS = 8
@@ -171,7 +176,12 @@ class RecordingDisk(MemoryDisk):
         with self.recorder.during(Effect("unlink", path)):
             await super().unlink(path)
 
+    async def remove_directory(self, path: str) -> None:
+        # Only indexes on real files are directories that go. A recorder would have to leave any part of it.
+        raise AssertionError(f"{path}: a recording disk does not remove directories")
+
     async def truncate(self, path: str, size: int) -> None:
+        assert size <= len(self.files[path]), "a truncation makes a file shorter"
         with self.recorder.during(Effect("truncate", path, size=size)):
             await super().truncate(path, size)
 
@@ -248,6 +258,8 @@ class CrashState:
     """The crash point, and what happened to the effects in flight."""
     garbage: frozenset[str] = frozenset()
     """The files with bytes that nobody wrote."""
+    is_torn: bool = False
+    """Whether a part of a write is there: neither none of its sectors nor all."""
 
     def fingerprint(self) -> int:
         """Equal for states that look the same to a bookie."""
@@ -295,10 +307,8 @@ class CrashPoint(Sequence[CrashState]):
             if effect.is_name and (not is_done or effect.ended > synced.get(effect.directory, -1)):
                 self._pending.setdefault(effect.directory, []).append(effect)
         self._torn = [e for e in in_flight if e.kind in _TORN]
-        self._truncations = [e for e in self._done if e.kind == "truncate"]
         self._radixes = [len(_orders(len(names))) for names in self._pending.values()]
         self._radixes += [_ways_to_end(effect, garbage=garbage) for effect in self._torn]
-        self._radixes.append(_subsets(len(self._truncations)))
         self._radixes.append(1 + _GARBAGE_BEHIND_WAYS if garbage else 1)
 
     def __len__(self) -> int:
@@ -318,7 +328,7 @@ class CrashPoint(Sequence[CrashState]):
         for radix in reversed(self._radixes):
             rest, digit = divmod(rest, radix)
             digits.insert(0, digit)
-        *digits, truncated, behind = digits
+        *digits, behind = digits
         chosen, ways = digits[: len(self._pending)], digits[len(self._pending) :]
         words = [f"position {self.position}"]
         world = _World(self._start)
@@ -326,38 +336,33 @@ class CrashPoint(Sequence[CrashState]):
             there = _orders(len(names))[order]
             world.lost_names |= {id(effect) for each, effect in enumerate(names) if each not in there}
             words.append(f"{len(there)} of {len(names)} names in {path}: {[*there]}")
-        kept, word = _subset(len(self._truncations), truncated)
-        if self._truncations:
-            words.append(f"truncations: {word}")
-        lost = {id(effect) for each, effect in enumerate(self._truncations) if each not in kept}
         endings: dict[int, int] = {}
+        is_torn = False
         for effect, way in zip(self._torn, ways, strict=True):
             words.append(f"{effect.kind} of {effect.path} at {effect.offset}: {_word_of_end(effect, way)}")
             endings[id(effect)] = way
+            is_torn = is_torn or (effect.kind == "write" and way > 1)
         happened = {id(e): e for e in (*self._done, *self._names_in_flight, *self._torn)}
         for effect in sorted(happened.values(), key=lambda effect: effect.began):
-            if id(effect) not in lost:
-                world.apply(effect, endings.get(id(effect)))
+            world.apply(effect, endings.get(id(effect)))
         if behind:
             words.append(world.litter(behind))
-        return world.state(", ".join(words))
+        return attrs.evolve(world.state(", ".join(words)), is_torn=is_torn)
 
 
 @functools.cache
 def _orders(count: int) -> tuple[tuple[int, ...], ...]:
-    """Which of ``count`` names are there: the first few, then any others."""
+    """Which of ``count`` names are there: the first few, then any others. Of many names there are also all
+    but one, and only one."""
     firsts = [tuple(range(each)) for each in range(count + 1)]
     if count <= _ALL_ORDERS_MAX:
         others = [tuple(i for i in range(count) if mask >> i & 1) for mask in range(1 << count)]
     else:
         dice = random.Random(count)
-        others = [tuple(i for i in range(count) if dice.random() < 0.5) for _ in range(1 << _ALL_ORDERS_MAX)]
+        others = [tuple(i for i in range(count) if i != lost) for lost in range(count)]
+        others += [(alone,) for alone in range(count)]
+        others += [tuple(i for i in range(count) if dice.random() < 0.5) for _ in range(1 << _ALL_ORDERS_MAX)]
     return tuple(dict.fromkeys((*firsts, *others)))
-
-
-def _subsets(count: int) -> int:
-    """How many ways ``_subset`` knows."""
-    return 1 if not count else 2 if count == 1 else 5 + 2 * count + _RANDOM_WAYS
 
 
 def _subset(count: int, way: int) -> tuple[Collection[int], str]:
@@ -387,7 +392,7 @@ def _ways_to_end(effect: Effect, *, garbage: bool) -> int:
         case "write":
             return 5 + 2 * (len(effect.data) // SECTOR) + (2 if garbage else 1) * _RANDOM_WAYS
         case "create" | "write_file":
-            return 4 if garbage else 3
+            return len(_FILES_ENDS) + garbage
     return 2
 
 
@@ -399,7 +404,7 @@ def _word_of_end(effect: Effect, way: int) -> str:
     if way >= _first_garbage_way(effect):
         return f"sectors of garbage, choice {way}"
     if effect.kind in ("create", "write_file"):
-        return ("empty", "done", "the first half")[way]
+        return _FILES_ENDS[way]
     return _subset(len(effect.data) // SECTOR, way)[1]
 
 
@@ -414,6 +419,12 @@ def _garbage(dice: random.Random, wanted: bytes) -> bytes:
             cut = dice.randrange(len(wanted))
             return wanted[:cut] + dice.randbytes(len(wanted) - cut)
     return bytes([wanted[0] ^ 1]) + wanted[1:]
+
+
+def _put(content: bytearray, at: int, data: bytes) -> None:
+    """Write into a file, which is longer afterwards if it ended before."""
+    content.extend(bytes(max(0, at - len(content))))
+    content[at : at + len(data)] = data
 
 
 class _World:
@@ -447,12 +458,12 @@ class _World:
                 self._name(effect, {path: content})
             case "write_file":
                 content = self._live.get(path, bytearray())
-                content[:] = effect.data
-                self._cut(content, way)
+                if way != _UNTOUCHED:
+                    content[:] = effect.data
+                    self._cut(content, way)
                 self._name(effect, {path: content})
-            case "rename":
-                if path in self._live:
-                    self._name(effect, {path: None, effect.target: self._live[path]})
+            case "rename" if path in self._live:
+                self._name(effect, {path: None, effect.target: self._live[path]})
             case "unlink":
                 self._name(effect, {path: None})
             case "truncate" if path in self._live and way != 0:
@@ -470,6 +481,8 @@ class _World:
                         kept.pop(key, None)
                     else:
                         kept[key] = value
+            case "write" | "rename" | "truncate" if path not in self._live:
+                raise AssertionError(f"{effect.kind} of {path}, which is not there")
 
     def _name(self, effect: Effect, changes: Mapping[str, bytearray | None]) -> None:
         for names in (self._live,) if id(effect) in self.lost_names else (self._live, self._names):
@@ -485,13 +498,15 @@ class _World:
                 content.clear()
             case 2:
                 del content[len(content) // 2 :]
-            case 3:
+            case 4:
+                content[:] = bytes(len(content))
+            case 5:
                 content[:] = random.Random(len(content)).randbytes(len(content))
                 self._littered.append(content)
 
     def _write(self, effect: Effect, content: bytearray, way: int | None) -> None:
         if way is None or way == 1:
-            content[effect.offset : effect.offset + len(effect.data)] = effect.data
+            _put(content, effect.offset, effect.data)
             return
         count = len(effect.data) // SECTOR
         is_garbage = way >= _first_garbage_way(effect)
@@ -506,7 +521,7 @@ class _World:
                     case 1 if content[at : at + SECTOR] != data:
                         data = _garbage(dice, data)
                         self._littered.append(content)
-            content[at : at + SECTOR] = data
+            _put(content, at, data)
 
     def litter(self, number: int) -> str:
         """Put garbage in sectors of a segment behind all that was written."""

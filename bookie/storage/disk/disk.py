@@ -96,7 +96,8 @@ class Disk(Protocol):
         ...
 
     async def truncate(self, path: str, size: int) -> None:
-        """Cut a file to its first ``size`` bytes. After a crash the file may have its old size."""
+        """Cut a file to its first ``size`` bytes, durably. If a crash comes earlier, it may have its old
+        size."""
         ...
 
     async def space(self, path: str) -> DiskSpace | None:

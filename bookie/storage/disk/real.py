@@ -255,7 +255,15 @@ class RealDisk:
         await self._run("remove", path, remove)
 
     async def truncate(self, path: str, size: int) -> None:
-        await self._run("truncate", path, lambda: os.truncate(path, size))
+        def cut() -> None:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.ftruncate(descriptor, size)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+        await self._run("truncate", path, cut)
 
     # --- small files ------------------------------------------------------------------------------
 
