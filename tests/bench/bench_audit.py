@@ -1,7 +1,7 @@
 """How many copies an audit checks for a second of processor time, by bookies' indexes and by scrubbing.
 
     python -m tests.bench.bench_audit [--entries N] [--ledgers N]
-    python -m tests.bench.bench_audit --plan LEDGERS [--uri URI]
+    python -m tests.bench.bench_audit --plan [LEDGERS] [--uri URI]
 
 A cluster of its own in this process, on a real disk: the time that is told is all of the processor time, that
 of the task and that of the bookies together, Spark's own left out. Everything is written, the cluster is
@@ -9,8 +9,8 @@ closed and opened again, so bookies find what they are asked for on the disk and
 memory; the files themselves may still be in the page cache of the machine. Each figure is the best of three
 rounds.
 
-With ``--plan`` it measures planning: how long the driver plans an audit of so many closed ledgers, which have
-metadata and no entries. The store is an SQLite file, or an empty store at ``--uri``.
+With ``--plan`` it measures planning: how long the driver plans an audit of so many closed ledgers (100,000),
+which have metadata and no entries. The store is an SQLite file, or an empty store at ``--uri``.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--ledgers", type=int, default=4)
-    parser.add_argument("--plan", type=int, metavar="LEDGERS")
+    parser.add_argument("--plan", type=int, metavar="LEDGERS", nargs="?", const=100_000)
     parser.add_argument("--uri")
     given = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
