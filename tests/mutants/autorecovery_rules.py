@@ -64,7 +64,15 @@ MUTANTS = (
         "self._found = self._audited = None",
         "self._found, self._audited = None, frozenset()",
         f"{_LOST}::test_rule_22_a_bookie_of_which_only_its_name_in_metadata_is_left_is_missed",
-        also=(Change("Auditor._lead", "trio.current_time()", "trio.current_time() + 3600"),),
+        also=(
+            Change("Auditor._lead", "trio.current_time()", "trio.current_time() + 3600"),
+            # A new process knows the racks of no bookies, and so it looks at everything once more.
+            Change(
+                "Auditor._is_pass_due",
+                "is_new or is_time or self._is_placed_anew(found)",
+                "is_new or is_time",
+            ),
+        ),
     ),
     mutant(
         "bookie_that_came_and_went_during_a_pass_was_looked_for",
