@@ -94,8 +94,8 @@ MUTANTS = (
         "status_counts_tasks_alone",
         "rule 22",
         "status_fields",
-        "set() if passed is None else set(passed.affected)",
-        "set()",
+        "lacking = set(passed.affected)",
+        "lacking = set()",
         f"{_BOARD}::test_status_an_audit_and_the_auditor_find_the_same_ledgers",
     ),
     mutant(
