@@ -22,8 +22,9 @@ from ledgerlog.cli.output import (
     to_json,
 )
 from ledgerlog.cli.running import run
-from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound
+from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound, MetadataCorrupt
 from ledgerlog.ledger.accepted_loss import AcceptedLoss
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.id_ranges import IdSequence
@@ -35,6 +36,8 @@ from ledgerlog.progress_bar import progress_bar
 from ledgerlog.redact import redact
 
 __all__ = ["ledger", "ledger_fields", "replication_shown"]
+
+_STRAYS_SHOWN = 10
 
 _IDS_LISTED = 1_000_000
 """JSON lists at most this many entry ids one by one. Metadata with an absurd end name 2**62 of them."""
@@ -79,17 +82,22 @@ def ledger() -> None:
 @uri_option
 @json_option
 def ledger_list(uri: str, as_json: bool) -> None:
-    """Print the ids of all ledgers."""
+    """Print the ids of all ledgers.
 
-    async def body() -> list[int]:
+    The exit status is 1 if a node of the metadata store is where ledgers are and is no ledger's."""
+
+    async def body() -> tuple[Sequence[int], Sequence[str]]:
         async with connect(uri) as cluster:
-            return await cluster.ledgers.list()
+            return await LedgerRegistry(cluster.store, cluster.client.environment).survey()
 
-    for ledger_id in run(body):
+    ledger_ids, strays = run(body)
+    for ledger_id in ledger_ids:
         if as_json:
             print_json({"id": ledger_id})
         else:
             print_line(str(ledger_id))
+    if strays:
+        raise MetadataCorrupt("; ".join(strays[:_STRAYS_SHOWN]))
 
 
 @ledger.command("show")

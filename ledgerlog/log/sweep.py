@@ -164,14 +164,15 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
     ledger leaves a list meanwhile, the next sweep finds the ledger."""
     unreadable: set[int] = set()
     """Logs whose record is damaged. Nobody knows which ledgers such a record lists."""
-    for ledger_id in await ledgers.list():
+
+    async def look(ledger_id: int) -> None:
         found = await ledgers.find(ledger_id)
         if found is None:
-            continue
+            return
         metadata, version = found
         age_s = (client.environment.now_ms() - metadata.created_ms) / 1000
         if age_s < min_age_s:
-            continue
+            return
         name = metadata.custom.get(NAME_LABEL)
         incarnation = _number(metadata.custom.get(INCARNATION_LABEL))
         is_snapshot = incarnation is None
@@ -179,17 +180,17 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             name = metadata.custom.get(SNAPSHOT_LOG_LABEL)
             incarnation = _number(metadata.custom.get(SNAPSHOT_INCARNATION_LABEL))
         if incarnation is None or ledger_id in listed.get(incarnation, ()):
-            continue
+            return
         if incarnation in unreadable:
-            continue
+            return
         try:
             record, _ = await logs.read(incarnation)
         except MetadataCorrupt as damage:
             unreadable.add(incarnation)
             logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
-            continue
+            return
         if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:
-            continue  # The number was never given out, so the ledger does not belong to this metadata store.
+            return  # The number was never given out, so the ledger does not belong to this metadata store.
         if is_snapshot:
             why = await _why_lost_snapshot(client, ledger_id, incarnation, record, age_s, delete=delete)
         else:
@@ -200,7 +201,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             if record is not None and ledger_id in lately:
                 why = None
         if why is None:
-            continue
+            return
         is_deleted = False
         if delete:
             with contextlib.suppress(VersionConflict, LedgerNotFound, LogListFull):
@@ -219,6 +220,15 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
                 is_deleted=is_deleted,
             )
         )
+
+    ledger_ids, strays = await ledgers.survey()
+    for stray in strays:
+        logger.warning("%s", stray)
+    for ledger_id in ledger_ids:
+        try:
+            await look(ledger_id)
+        except MetadataCorrupt as damage:
+            logger.warning("ledger=%d is not swept: %s", ledger_id, damage)
 
 
 def _number(label: bytes | None) -> int | None:

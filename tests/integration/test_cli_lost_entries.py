@@ -19,6 +19,7 @@ from ledgerlog.ledger.accepted_loss import AcceptedLoss
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.limits import LEDGER_KEY_BYTES
+from ledgerlog.model.layout import LEDGERS as LEDGERS_ROOT
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 
@@ -181,3 +182,19 @@ def test_a_status_that_had_no_time_says_so(uri: str) -> None:
     assert fields["looked_at"] < fields["ledgers"]
     plain = run(uri, "repair", "status", "--within", "0").stdout
     assert plain.startswith("under-replicated now: at least ")
+
+
+def test_a_list_of_ledgers_has_all_of_them_although_a_node_is_no_ledgers(uri: str) -> None:
+    before = run(uri, "ledger", "list")
+    assert before.exit_code == 0
+    stray = f"{LEDGERS_ROOT}/00000000/0000/no-ledger"
+
+    async def put() -> None:
+        async with ledgerlog.connect(uri) as cluster:
+            await cluster.store.create(stray, b"")
+
+    trio.run(put)
+    after = run(uri, "ledger", "list")
+    assert after.exit_code == 1
+    assert after.stdout == before.stdout
+    assert stray in after.stderr

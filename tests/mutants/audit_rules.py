@@ -345,6 +345,23 @@ MUTANTS = (
         f"{_TEST_ABSURD}::test_json_lists_some_entries_and_all_ranges",
     ),
     mutant(
+        "sweep_ends_at_a_node_that_is_no_ledgers",
+        "A.6",
+        "_look_over",
+        "await ledgers.survey()",
+        "(await ledgers.list(), ())",
+        f"{_TEST_ABSURD}::test_a_sweep_goes_on_after_what_it_cannot_read",
+    ),
+    mutant(
+        "list_of_ledgers_ends_at_a_node_that_is_no_ledgers",
+        "A.6",
+        "ledger_list",
+        "await LedgerRegistry(cluster.store, cluster.client.environment).survey()",
+        "(await LedgerRegistry(cluster.store, cluster.client.environment).list(), ())",
+        "tests/integration/test_cli_lost_entries.py"
+        "::test_a_list_of_ledgers_has_all_of_them_although_a_node_is_no_ledgers",
+    ),
+    mutant(
         "audit_counts_a_copy_that_was_not_seen_as_left",
         _RULE,
         "CopyCheck._add",

@@ -16,11 +16,12 @@ from ledgerlog.errors import EntryNotFound, MetadataCorrupt
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.peers import LedgerPeers
 from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.id_ranges import IdSequence
 from ledgerlog.model.ids import BookieId
-from ledgerlog.model.layout import LEDGERS, ledger_path
+from ledgerlog.model.layout import LEDGERS, LOG_COUNTER, ledger_path
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
@@ -249,3 +250,21 @@ async def test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read(
 
         checked = await check_entries(auditor.opened, check_all=True, per_s=1000, on_fault=on_fault)
         assert checked == 3
+
+
+async def test_a_sweep_goes_on_after_what_it_cannot_read(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        labels = {"log-name": b"gone", "log-incarnation": b"0", "log-epoch": b"1"}
+        ledgers = []
+        for _ in range(3):
+            async with await client.ledgers.create(replication=R332, metadata=labels) as writer:
+                ledgers.append(writer.ledger_id)
+        await client.store.next_id(LOG_COUNTER)  # The log had this incarnation.
+        broken = ledger_path(ledgers[0])
+        node = await client.store.get(broken)
+        assert node is not None
+        await client.store.set(broken, b"damaged", version=node.version)
+        await client.store.create(STRAY, b"")
+        found = await sweep(client.opened, min_age_s=0)
+        assert [(orphan.ledger_id, orphan.is_deleted) for orphan in found] == [(e, True) for e in ledgers[1:]]
+        assert await client.store.get(broken) is not None
