@@ -493,7 +493,7 @@ SHELLS = (
         "_look_over",
         """
         logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
-        continue
+        return
         """,
         """
         logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
