@@ -20,6 +20,14 @@ _RULE = "rule 24"
 
 MUTANTS = (
     mutant(
+        "audit_fails_if_it_has_more_copies_than_a_long_can_count",
+        _RULE,
+        "audit_job._counts",
+        'table.copies.cast("decimal(19,0)")',
+        "table.copies",
+        "tests/spark/test_spark_audit.py::test_the_command_counts_the_copies_of_absurd_ledgers",
+    ),
+    mutant(
         "audit_ends_at_a_node_that_is_no_ledgers",
         _RULE,
         "plan_audit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from ledgerlog.cli import spark_audit
 from ledgerlog.cli.main import cli
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.queue import RepairQueue
@@ -130,31 +131,68 @@ def test_what_is_wrong_is_said(on_spark: SparkOnLogs, options: dict[str, str], w
         audit_table(on_spark, **options).count()
 
 
-def test_the_command_lists_marks_and_says_by_its_exit_status(
-    on_spark: SparkOnLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Command = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture
+def command(on_spark: SparkOnLogs, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """``ledgerlog spark audit`` in the shared session: the exit status, the lines, and the complaint."""
+
     @contextmanager
     def shared_session(app_name: str, master: str) -> Iterator[Any]:
         yield on_spark.spark
 
     monkeypatch.setattr(spark_audit, "local_session", shared_session)
-    runner = CliRunner()
 
     def run(*arguments: str) -> tuple[int, list[str], str]:
-        result = runner.invoke(cli, ["spark", "audit", "--uri", on_spark.uri, *arguments])
+        result = CliRunner().invoke(cli, ["spark", "audit", "--uri", on_spark.uri, *arguments])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout.splitlines(), result.stderr
 
+    return run
+
+
+async def absurd(client: LedgerClient, entries: int = 10) -> int:
+    """Make a ledger whose metadata say that it ends at the highest entry that there can be."""
+    async with await client.ledgers.create(replication=Replication(3, 3, 3)) as writer:
+        await writer.append_many([b"entry"] * entries)
+    metadata, version = await LedgerRegistry(client.store, client.environment).read(writer.ledger_id)
+    changed = attrs.evolve(metadata, last_entry=ENTRY_ID_MAX)
+    await client.store.set(ledger_path(writer.ledger_id), changed.encode(), version=version)
+    return writer.ledger_id
+
+
+def test_the_command_counts_the_copies_of_absurd_ledgers(on_spark: SparkOnLogs, command: Command) -> None:
+    """There are more copies than a LONG can count."""
+    with client_of(on_spark.uri) as (portal, client):
+        ledgers = [portal.run(lambda: absurd(client)) for _ in range(2)]
+        try:
+            code, lines, complaint = command("--json", "--ledgers", ",".join(map(str, ledgers)))
+        finally:
+            for ledger_id in ledgers:
+                portal.run(lambda gone=ledger_id: client.ledgers.delete(gone))
+    assert code == 1, complaint
+    *rows, summary = map(json.loads, lines)
+    assert sorted((row["ledger_id"], row["first_entry"], row["last_entry"]) for row in rows) == [
+        (ledger_id, 10, ENTRY_ID_MAX) for ledger_id in ledgers for _ in range(3)
+    ]
+    lacking = 6 * (ENTRY_ID_MAX - 9)
+    assert summary["found"] == {"missing": {"runs": 6, "copies": lacking}}
+    assert summary["checked"] == 6 * (ENTRY_ID_MAX + 1)
+    assert f"{lacking:,} copies are missing or wrong" in complaint
+
+
+def test_the_command_lists_marks_and_says_by_its_exit_status(on_spark: SparkOnLogs, command: Command) -> None:
     with client_of(on_spark.uri) as (portal, client):
         hole = portal.run(lambda: hollow(client))
         chosen = ("--ledgers", str(hole.ledger_id))
-        code, lines, complaint = run(*chosen)
+        code, lines, complaint = command(*chosen)
         assert code == 1
         assert f"{hole.entries} copies are missing or wrong" in complaint
         assert f"0..{hole.entries - 1}" in lines[1]
         assert f"missing: {hole.entries} copies in 1 runs" in lines
         assert portal.run(lambda: RepairQueue(client).tasks()) == []
-        code, lines, _ = run(*chosen, "--mark", "--json", "--mode", "scrub")
+        code, lines, _ = command(*chosen, "--mark", "--json", "--mode", "scrub")
         assert code == 1
         row, summary = map(json.loads, lines)
         assert (row["ledger_id"], row["kind"], row["copies_left"]) == (hole.ledger_id, "missing", 1)
@@ -170,23 +208,23 @@ def test_the_command_lists_marks_and_says_by_its_exit_status(
             "undecided": 0,
         }
         portal.run(lambda: mend(client, hole.ledger_id))
-        code, lines, complaint = run("--json")
+        code, lines, complaint = command("--json")
         assert (code, len(lines), complaint) == (0, 1, "")
         assert json.loads(lines[0])["found"] == {}
-        code, _, complaint = run("--ledgers", "123456789")
+        code, _, complaint = command("--ledgers", "123456789")
         assert (code, complaint) == (1, "ledgerlog: ledger 123456789 does not exist\n")
 
 
 @pytest.mark.soak
 def test_the_command_starts_a_session_of_its_own(on_spark: SparkOnLogs) -> None:
-    command = [sys.executable, "-m", "ledgerlog", "spark", "audit", "--uri", on_spark.uri, "--json"]
+    arguments = [sys.executable, "-m", "ledgerlog", "spark", "audit", "--uri", on_spark.uri, "--json"]
     ran = subprocess.run(
-        [*command, "--master", "local[1]"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+        [*arguments, "--master", "local[1]"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["found"] == {}
     ran = subprocess.run(
-        [*command, "--logs", "nobody"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+        [*arguments, "--logs", "nobody"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 1
     complaint = ran.stderr.splitlines()[-1]  # Java and Spark print their own lines first.
