@@ -133,7 +133,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     workers, locks = await queue.workers(), await queue.locks()
     waiting = await queue.tasks()
     passed = await pass_over_now(cluster.client, queue, within_s=deadline - trio.current_time())
-    damaged |= dict.fromkeys(map(ledger_path, passed.damaged), "this ledger's metadata is damaged")
+    damaged |= {ledger_path(ledger_id): why for ledger_id, why in passed.unreadable.items()}
     damaged |= {path: why for path, _, why in (stray.partition(": ") for stray in passed.strays)}
     lacking = set(passed.affected)
     # A task names bookies that were lost when it was last written. Leave out those that are back.
@@ -276,7 +276,10 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
     That is a ledger that names a lost bookie, or whose copies are in too few racks ('metadata placement') and
     can be moved. A bookie that is not registered counts as lost at once, without the usual delay. Workers
-    check again before they do anything, so a bookie that comes back costs nothing."""
+    check again before they do anything, so a bookie that comes back costs nothing.
+
+    The exit status is 1 if some ledgers could not be checked, because their metadata is damaged or you may
+    not read them, or if a node of the metadata store is where ledgers are and is no ledger's."""
 
     async def body(bar: Bar) -> list[dict[str, Any]]:
         def on_checked(checked: int, ledgers: int) -> None:
@@ -302,6 +305,9 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
         print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
     else:
         print_line("nothing is under-replicated or in too few racks, among the ledgers that were checked")
+    if unchecked := sum(not fields["bookies"] for fields in found):
+        items = "item" if unchecked == 1 else "items"
+        raise click.ClickException(f"{unchecked} {items} could not be checked; 'why' tells the reason")
 
 
 async def audit(
@@ -312,14 +318,14 @@ async def audit(
     make_tasks: bool,
     on_checked: Callable[[int, int], object] = lambda checked, ledgers: None,
 ) -> list[dict[str, Any]]:
-    """Return the findings of ``repair audit``, an item for each ledger and reason."""
+    """Return the findings of ``repair audit``, an item for each ledger and reason. An item about a ledger
+    that could not be checked has no bookies."""
     client, queue = cluster.client, RepairQueue(cluster.client)
     draining = frozenset(await queue.draining())
     found: list[dict[str, Any]] = []
     passed = await pass_over_now(client, queue, draining=draining)
     registered = await queue.registered()
-    for ledger_id in passed.damaged:
-        found.append({"ledger": ledger_id, "bookies": [], "why": "its metadata is damaged"})
+    unreadable = dict(passed.unreadable)
     for stray in passed.strays:
         found.append({"ledger": None, "bookies": [], "why": stray})
     for ledger_id, hit in passed.affected.items():
@@ -348,8 +354,15 @@ async def audit(
 
     if entries != "none":
         await check_entries(
-            client, check_all=entries == "all", per_s=per_s, on_fault=on_fault, on_checked=on_checked
+            client,
+            check_all=entries == "all",
+            per_s=per_s,
+            on_fault=on_fault,
+            on_checked=on_checked,
+            on_unreadable=unreadable.__setitem__,
         )
+    for ledger_id, why in unreadable.items():
+        found.append({"ledger": ledger_id, "bookies": [], "why": f"not checked: {why}"})
     return sorted(found, key=lambda f: (-1 if f["ledger"] is None else f["ledger"], f["why"]))
 
 

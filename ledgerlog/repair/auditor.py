@@ -82,9 +82,10 @@ class Pass:
     affected: dict[int, tuple[BookieId, ...]]
     """The ledgers that name any of the wanted bookies, each with these bookies."""
     named: frozenset[BookieId]
-    """All bookies that any ledger names. Ledgers that were not looked at or are damaged are left out."""
-    damaged: tuple[int, ...]
-    """Ledgers whose metadata is damaged."""
+    """All bookies that any ledger names. Ledgers that were not looked at or cannot be read are left out."""
+    unreadable: dict[int, str]
+    """Ledgers whose metadata cannot be read, each with the reason: the metadata is damaged, or this client
+    may not read it."""
     in_recovery: tuple[int, ...]
     """Ledgers in recovery. Their recoverers may use bookies that metadata names only after the close."""
     narrow: dict[int, list[NarrowFragment]] = attrs.field(factory=dict)
@@ -123,8 +124,8 @@ async def pass_over_metadata(
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
-        MetadataUnavailable: The metadata store could not be reached. (If a ledger's metadata is damaged,
-            nothing is raised; ``Pass.damaged`` has the ledger.)
+        MetadataUnavailable: The metadata store could not be reached. (If a ledger's metadata cannot be read,
+            nothing is raised; ``Pass.unreadable`` has the ledger.)
     """
     registry = LedgerRegistry(client.store, client.environment)
     deadline = trio.current_time() + within_s
@@ -132,7 +133,7 @@ async def pass_over_metadata(
     looked_at = 0
     affected: dict[int, tuple[BookieId, ...]] = {}
     named: set[BookieId] = set()
-    damaged: list[int] = []
+    unreadable: dict[int, str] = {}
     in_recovery: list[int] = []
     narrow: dict[int, list[NarrowFragment]] = {}
     movable: dict[int, tuple[BookieId, ...]] = {}
@@ -159,9 +160,9 @@ async def pass_over_metadata(
         nonlocal looked_at
         try:
             found = await registry.find(ledger_id)
-        except MetadataCorrupt as damage:
-            logger.error("ledger=%d cannot be repaired: %s", ledger_id, damage)
-            damaged.append(ledger_id)
+        except (MetadataCorrupt, PermissionDenied) as failure:
+            logger.error("ledger=%d cannot be repaired: %s", ledger_id, failure)
+            unreadable[ledger_id] = str(failure)
             looked_at += 1
             return
         looked_at += 1
@@ -183,7 +184,7 @@ async def pass_over_metadata(
         looked_at,
         dict(sorted(affected.items())),
         frozenset(named),
-        tuple(sorted(damaged)),
+        dict(sorted(unreadable.items())),
         tuple(sorted(in_recovery)),
         dict(sorted(narrow.items())),
         dict(sorted(movable.items())),
@@ -235,6 +236,7 @@ async def check_entries(
     per_s: int,
     on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
     on_checked: Callable[[int, int], object] = lambda checked, ledgers: None,
+    on_unreadable: Callable[[int, str], object] = lambda ledger_id, why: None,
 ) -> int:
     """Check for every ledger that bookies have the entries that they should have.
 
@@ -246,10 +248,12 @@ async def check_entries(
         on_fault: Awaited for each ledger that has missing or damaged copies.
         on_checked: Called before the first ledger and after each, with the number of ledgers that are
             checked and the number of all ledgers.
+        on_unreadable: Called for each ledger that cannot be checked, with the reason: its metadata is
+            damaged, or this client may not read the ledger. The check logs it and goes on.
 
     Returns:
-        How many ledgers there are. Ledgers with damaged metadata, and those that this client may not read,
-        are logged and skipped. So are nodes below ``ledgers`` that are not the node of a ledger.
+        How many ledgers there are. Nodes below ``ledgers`` that are not the node of a ledger are logged and
+        skipped.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
@@ -266,6 +270,7 @@ async def check_entries(
             faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
         except (MetadataCorrupt, PermissionDenied) as failure:
             logger.error("ledger=%d cannot be checked: %s", ledger_id, failure)
+            on_unreadable(ledger_id, str(failure))
         else:
             if not faults.is_clean:
                 await on_fault(ledger_id, faults)

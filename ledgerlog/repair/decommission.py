@@ -21,7 +21,7 @@ ledgers again. The auditor removes the request afterwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
@@ -53,7 +53,7 @@ class Emptying:
 
     bookie_id: BookieId
     ledgers_left: int
-    """Ledgers that name the bookie, or may name it because their metadata is damaged."""
+    """Ledgers that name the bookie, or may name it because their metadata cannot be read."""
     workers: int
     """The number of live workers. If there are none, nothing is copied."""
     troubles: dict[int, str]
@@ -93,7 +93,7 @@ async def decommission(
         found = await pass_over_metadata(client, bookie_id.__eq__)
         if found.strays:
             raise MetadataCorrupt(found.strays[0])
-        emptying = await _emptying(queue, bookie_id, list(found.affected), found.damaged)
+        emptying = await _emptying(queue, bookie_id, list(found.affected), found.unreadable)
         say(emptying)
         asked, unknown = await queue.requests()
         if bookie_id in unknown:
@@ -102,7 +102,7 @@ async def decommission(
             )
         if bookie_id not in asked:
             raise InvalidArgument(f"bookie {bookie_id} will be kept: the request was withdrawn")
-        is_clean = not found.affected and not found.damaged and not await queue.is_writable(bookie_id)
+        is_clean = not found.affected and not found.unreadable and not await queue.is_writable(bookie_id)
         looks = looks + 1 if is_clean else 0
         if not looks:
             await trio.sleep(_LOOK_S)
@@ -120,9 +120,9 @@ async def decommission(
 
 
 async def _emptying(
-    queue: RepairQueue, bookie_id: BookieId, left: list[int], damaged: Collection[int]
+    queue: RepairQueue, bookie_id: BookieId, left: list[int], unreadable: Mapping[int, str]
 ) -> Emptying:
-    troubles = dict.fromkeys(damaged, "its metadata is damaged: it may name the bookie")
+    troubles = {ledger_id: f"it may name the bookie: {why}" for ledger_id, why in unreadable.items()}
     for ledger_id in left[:100]:
         try:
             task = await queue.task(ledger_id)
@@ -132,5 +132,5 @@ async def _emptying(
         if task is not None and task[0].trouble is not None:
             troubles[ledger_id] = task[0].trouble
     workers = await queue.workers()
-    count = len(left) + len(damaged)
+    count = len(left) + len(unreadable)
     return Emptying(bookie_id=bookie_id, ledgers_left=count, workers=len(workers), troubles=troubles)

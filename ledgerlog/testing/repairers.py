@@ -112,8 +112,8 @@ class Repairers:
 
         async def be_whole() -> None:
             found = await pass_over_now(client.client, queue)
-            if found.affected or found.damaged:
-                raise NotEnoughBookies(f"{found.affected} lack bookies, {found.damaged} are damaged")
+            if found.affected or found.unreadable:
+                raise NotEnoughBookies(f"{found.affected} lack bookies, {found.unreadable} cannot be read")
             if tasks := await queue.tasks():
                 raise NotEnoughBookies(f"there are tasks for {tasks}")
             for ledger_id in await registry.list():

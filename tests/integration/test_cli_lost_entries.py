@@ -187,6 +187,7 @@ def test_a_status_that_had_no_time_says_so(uri: str) -> None:
 def test_a_list_of_ledgers_has_all_of_them_although_a_node_is_no_ledgers(uri: str) -> None:
     before = run(uri, "ledger", "list")
     assert before.exit_code == 0
+    assert run(uri, "repair", "audit", "--dry-run").exit_code == 0
     stray = f"{LEDGERS_ROOT}/00000000/0000/no-ledger"
 
     async def put() -> None:
@@ -198,3 +199,8 @@ def test_a_list_of_ledgers_has_all_of_them_although_a_node_is_no_ledgers(uri: st
     assert after.exit_code == 1
     assert after.stdout == before.stdout
     assert stray in after.stderr
+    audited = run(uri, "repair", "audit", "--dry-run", "--json")
+    assert audited.exit_code == 1
+    first, *_ = json.loads(audited.stdout)["found"]
+    assert (first["ledger"], first["bookies"], first["why"].partition(": ")[0]) == (None, [], stray)
+    assert "1 item could not be checked" in audited.stderr

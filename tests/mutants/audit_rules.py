@@ -329,6 +329,31 @@ MUTANTS = (
         f"{_TEST_ABSURD}::test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read",
     ),
     mutant(
+        "repair_audit_says_nothing_of_a_ledger_that_it_may_not_read",
+        _RULE,
+        "check_entries.look",
+        "on_unreadable(ledger_id, str(failure))",
+        "pass",
+        f"{_TEST_ABSURD}::test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read",
+    ),
+    mutant(
+        "auditor_steps_down_at_a_record_that_it_may_not_read",
+        _RULE,
+        "pass_over_metadata.look",
+        "(MetadataCorrupt, PermissionDenied)",
+        "MetadataCorrupt",
+        f"{_TEST_ABSURD}::test_the_auditor_goes_on_after_a_record_that_zookeeper_does_not_show",
+    ),
+    mutant(
+        "repair_audit_that_did_not_check_a_ledger_ends_with_0",
+        _RULE,
+        "repair_audit",
+        'sum(not fields["bookies"] for fields in found)',
+        "0",
+        "tests/integration/test_cli_lost_entries.py"
+        "::test_a_list_of_ledgers_has_all_of_them_although_a_node_is_no_ledgers",
+    ),
+    mutant(
         "plan_of_absurd_counts_is_one_part",
         _RULE,
         "_split",

@@ -18,6 +18,7 @@ from ledgerlog.ledger.peers import LedgerPeers
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.grants import change_grants
+from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.id_ranges import IdSequence
 from ledgerlog.model.ids import BookieId
@@ -28,7 +29,7 @@ from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.auditor import check_entries, pass_over_metadata
 from ledgerlog.repair.checking import LedgerFaults, check_ledger
 from ledgerlog.repair.copying import Copying, Pacer
-from ledgerlog.repair.decommission import decommission
+from ledgerlog.repair.decommission import Emptying, decommission
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, SeededEnvironment, open_cluster
 from tests.repairing import R332, set_up, start_repair, stored, until, written
@@ -232,12 +233,14 @@ async def test_a_node_that_is_no_ledgers_may_name_a_bookie_that_is_to_be_removed
 
 async def test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read(clock: MockClock) -> None:
     async with open_cluster(3) as cluster, cluster.client() as client, cluster.client() as auditor:
+        ledgers = {}
         for log in ("a/1", "b/1"):
             async with await client.ledgers.create(
                 replication=R332, metadata={"log-name": log.encode()}
             ) as writer:
                 await writer.append_many([b"x"] * 5)
-        await absurd(client)
+            ledgers[log] = writer.ledger_id
+        lonely = await absurd(client)
         who = Principal("client", "auditor")
         cluster.network.principals[auditor.host] = who
         async with cluster.tree.open_store() as store:
@@ -248,8 +251,49 @@ async def test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read(
         async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
             faulty.append(ledger_id)
 
-        checked = await check_entries(auditor.opened, check_all=True, per_s=1000, on_fault=on_fault)
+        denied: dict[int, str] = {}
+        checked = await check_entries(
+            auditor.opened,
+            check_all=True,
+            per_s=1000,
+            on_fault=on_fault,
+            on_unreadable=denied.__setitem__,
+        )
         assert checked == 3
+        assert sorted(denied) == [ledgers["b/1"], lonely]
+        handle = Cluster("memory:", auditor.opened)
+        said = await audit(handle, entries="all", per_s=1000, make_tasks=False)
+        assert [(item["ledger"], item["bookies"]) for item in said] == [(e, []) for e in sorted(denied)]
+        assert all("this client may not read it" in item["why"] for item in said)
+
+
+async def test_the_auditor_goes_on_after_a_record_that_zookeeper_does_not_show(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client, cluster.client() as auditor:
+        await set_up(client)
+        ledgers = [await written(client, 5) for _ in range(3)]
+        hidden = ledgers[1]
+
+        async def deny(path: str) -> None:
+            if path == ledger_path(hidden):
+                raise ZooKeeperDenies(f"{path}: not for you")
+
+        auditor.store.before_get = deny
+        found = await pass_over_metadata(auditor.opened, lambda _: True)
+        assert list(found.affected) == [ledgers[0], ledgers[2]]
+        assert list(found.unreadable) == [hidden]
+        handle = Cluster("memory:", auditor.opened)
+        shown = await status_fields(handle)
+        assert [damage["path"] for damage in shown["damaged"]] == [ledger_path(hidden)]
+        assert "not for you" in shown["damaged"][0]["why"]
+        for entries in ("none", "ends"):
+            (item,) = await audit(handle, entries=entries, per_s=1000, make_tasks=False)
+            assert (item["ledger"], item["bookies"]) == (hidden, [])
+            assert "not for you" in item["why"]
+        looks: list[Emptying] = []
+        with trio.move_on_after(60) as scope:
+            await decommission(auditor.opened, "b4", say=looks.append)
+        assert scope.cancelled_caught
+        assert hidden in looks[-1].troubles
 
 
 async def test_a_sweep_goes_on_after_what_it_cannot_read(clock: MockClock) -> None:

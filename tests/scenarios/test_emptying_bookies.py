@@ -271,7 +271,7 @@ async def test_a_ledger_whose_metadata_is_damaged_is_said_to_hold_the_emptying_u
         with trio.move_on_after(60):
             await decommission(client.opened, "b1", say=looks.append)
         assert looks[-1].ledgers_left == 1
-        assert "its metadata is damaged" in looks[-1].troubles[ledger_id]
+        assert "it may name the bookie: metadata of ledger" in looks[-1].troubles[ledger_id]
         await store.set(ledger_path(ledger_id), node.value, version=version)
         with trio.fail_after(600):
             await decommission(client.opened, "b1", say=looks.append)
