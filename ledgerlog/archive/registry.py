@@ -12,8 +12,9 @@ ledger in the log's list.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from ledgerlog.errors import PermissionDenied
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
 from ledgerlog.model.layout import (
@@ -127,16 +128,25 @@ class ArchiveRegistry:
         return [ledger_id for _, ledger_id in (await self.survey((incarnation,)))[0]]
 
     async def survey(
-        self, incarnations: Collection[int] | None = None
+        self,
+        incarnations: Collection[int] | None = None,
+        *,
+        on_denied: Callable[[str], object] | None = None,
     ) -> tuple[list[tuple[int, int]], list[str]]:
         """List the records of archived files, even if they do not decode.
 
         Args:
             incarnations: The logs; None: all that have archived ledgers, deleted logs included.
+            on_denied: Called with the reason for each log whose records this client may not list. None: that
+                is an error.
 
         Returns:
             The incarnation and the ledger of each record, sorted; and what is wrong with each node that is no
             such record's.
+
+        Raises:
+            MetadataUnavailable: The metadata store did not answer.
+            PermissionDenied: This client may not list the records of a log, and ``on_denied`` is None.
         """
         strays: list[str] = []
         if incarnations is None:
@@ -148,7 +158,14 @@ class ArchiveRegistry:
                     strays.append(f"{ARCHIVES}/{component}: {cause}")
         found: list[tuple[int, int]] = []
         for incarnation in sorted(incarnations):
-            for component in await self._store.children(archives_path(incarnation)):
+            try:
+                components = await self._store.children(archives_path(incarnation))
+            except PermissionDenied as denial:
+                if on_denied is None:
+                    raise
+                on_denied(f"{archives_path(incarnation)}: {denial}")
+                continue
+            for component in components:
                 try:
                     found.append((incarnation, archived_ledger_of(incarnation, component)))
                 except ValueError as cause:

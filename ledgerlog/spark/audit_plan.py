@@ -103,12 +103,14 @@ class ListedFile:
 
 @attrs.frozen
 class Stray:
-    """A node that is no record's, at a place of the metadata tree where records are."""
+    """A node at a place of the metadata tree where records are, that is no record's or cannot be read."""
 
     root: str
     """The root of these records: a constant of ``model.layout``."""
     why: str
-    """The path, and what is wrong with its name."""
+    """The path, and what is wrong with its name, or why this client may not read it."""
+    is_denied: bool = False
+    """Whether this client may not read the node: the parent of the records of a log's files."""
 
 
 @attrs.frozen(kw_only=True)
@@ -306,7 +308,11 @@ async def _files(
     """
     registry = ArchiveRegistry(client.store)
     names = {incarnation: name for name, incarnation in incarnations.items()}
-    records, strays = await registry.survey(sorted(names) if options.logs else None)
+    denied: list[str] = []
+    wanted = sorted(names) if options.logs else None
+    records, others = await registry.survey(wanted, on_denied=denied.append)
+    strays = [Stray(ARCHIVES, why) for why in others]
+    strays += [Stray(ARCHIVES, why, is_denied=True) for why in denied]
 
     async def look(at: tuple[int, int]) -> tuple[int, tuple[int, ...]]:
         """Return the weight of a file, and the ledgers that it holds; none if it is gone."""
@@ -327,7 +333,7 @@ async def _files(
         for at, (weight, holds) in zip(records, looks, strict=True)
         if not options.ledgers or not set(holds).isdisjoint(options.ledgers)
     ]
-    return files, [] if options.ledgers else [Stray(ARCHIVES, why) for why in strays]
+    return files, [] if options.ledgers else strays
 
 
 def pack_ledgers(

@@ -253,7 +253,7 @@ class _Audit:
                 doubtful_files.append(file)
 
         for stray in self._part.strays:
-            kind = _KIND_OF_STRAYS[stray.root]
+            kind = DENIED if stray.is_denied else _KIND_OF_STRAYS[stray.root]
             await self._send.send([AuditRow(log=None, ledger_id=None, kind=kind, why=stray.why)])
         await self._for_each(self._part.log_records, self._report_log_record)
         await self._for_each(self._part.logs, self._report_log)

@@ -20,6 +20,22 @@ _RULE = "rule 24"
 
 MUTANTS = (
     mutant(
+        "audit_ends_at_a_log_whose_archive_it_may_not_list",
+        "A.6",
+        "audit_plan._files",
+        "registry.survey(wanted, on_denied=denied.append)",
+        "registry.survey(wanted)",
+        f"{_TEST_DAMAGE}::test_records_that_zookeeper_does_not_list_are_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
+        "audit_says_nothing_of_a_log_whose_archive_it_may_not_list",
+        "A.6",
+        "audit_plan._files",
+        "for why in denied",
+        "for why in ()",
+        f"{_TEST_DAMAGE}::test_records_that_zookeeper_does_not_list_are_a_row_and_the_rest_has_a_verdict",
+    ),
+    mutant(
         "audit_fails_if_it_has_more_copies_than_a_long_can_count",
         _RULE,
         "audit_job._counts",

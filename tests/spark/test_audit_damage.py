@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.errors import PermissionDenied
 from ledgerlog.meta.store import Versioned
 from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies
 from ledgerlog.model.layout import (
@@ -18,9 +21,21 @@ from ledgerlog.model.layout import (
     LEDGERS,
     LOG_NAMES,
     LOG_RECORDS,
+    archives_path,
+    incarnation_of,
     log_name_path,
 )
-from ledgerlog.spark.audit_task import ARCHIVE, CHECKED_LOG, DENIED, LOG, METADATA, SOUND, AuditRow
+from ledgerlog.spark.audit_task import (
+    ARCHIVE,
+    CHECKED_FILE,
+    CHECKED_LOG,
+    DENIED,
+    LOG,
+    METADATA,
+    SOUND,
+    AuditRow,
+)
+from ledgerlog.testing.faulty_store import Call, GoOn
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from tests.archive.archived_logs import archive, fill, new_log
 from tests.repairing import set_up
@@ -173,3 +188,30 @@ async def test_a_record_that_zookeeper_does_not_show_is_a_row_and_the_rest_has_a
                     found = [row for row in rows if row.kind not in SOUND]
                     assert {row.kind for row in found} == {DENIED}, path
                     assert sound(rows) <= before
+
+
+@pytest.mark.parametrize("logs", [None, "archived"])
+async def test_records_that_zookeeper_does_not_list_are_a_row_and_the_rest_has_a_verdict(
+    tmp_path: Path, logs: str | None
+) -> None:
+    chosen = {} if logs is None else {"logs": logs}
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as auditor:
+        await fill_cluster(client, tmp_path)
+        before = sound(await fresh_audit(cluster, **chosen))
+        (component,) = await client.store.children(ARCHIVES)
+        hidden = archives_path(incarnation_of(component))
+
+        async def deny(call: Call, go_on: GoOn) -> Any:
+            if (call.verb, call.path) == ("children", hidden):
+                raise ZooKeeperDenies("not for you")
+            return await go_on()
+
+        auditor.store.faults.append(deny)
+        rows = await audit(auditor, **chosen)
+        assert [(row.kind, row.why) for row in rows if row.kind not in SOUND] == [
+            (DENIED, f"{hidden}: not for you")
+        ]
+        assert sound(rows) == {item for item in before if item[0] != CHECKED_FILE}
+        # Whoever acts on the list of all archives needs all of it.
+        with pytest.raises(PermissionDenied):
+            await ArchiveRegistry(auditor.store).incarnations()
