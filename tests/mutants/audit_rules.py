@@ -31,8 +31,8 @@ MUTANTS = (
         "audit_says_nothing_of_a_log_whose_archive_it_may_not_list",
         "A.6",
         "audit_plan._files",
-        "for why in denied",
-        "for why in ()",
+        "[Stray(ARCHIVES, why, is_denied=True) for why in denied]",
+        "[]",
         f"{_TEST_DAMAGE}::test_records_that_zookeeper_does_not_list_are_a_row_and_the_rest_has_a_verdict",
     ),
     mutant(
