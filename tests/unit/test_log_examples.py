@@ -48,7 +48,7 @@ def test_the_example_of_an_entry_is_what_is_written() -> None:
 
 def test_the_example_of_a_numbered_entry_is_what_is_written() -> None:
     numbered = [NumberedRecords("a", 0, 1, 6), NumberedRecords("bb", 1, 1, 2**40)]
-    assert example("Who appended what") == encode_entry(
+    assert example("The producers of an entry") == encode_entry(
         [b"a", b"bc"],
         epoch=3,
         first_offset=7,
