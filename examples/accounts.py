@@ -4,14 +4,14 @@
     python examples/accounts.py DIRECTORY transfer ALICE BOB 30 [REQUEST]
     python examples/accounts.py DIRECTORY balances
 
-Each run is the service: it opens DIRECTORY, becomes what the snapshot and the events after it say, does
-one thing, and ends. REQUEST names a request; asking again with the same name does nothing twice, even
-after a crash in the middle of the first time.
+Each run is the service: it opens DIRECTORY, restores the snapshot, applies the events after it, executes
+one command, and ends. REQUEST names a request. If you send a request again with the same name, it is not
+executed again, even after a crash in the middle of the first time.
 
-What to look at: ``Accounts.apply`` decides and changes; there is no other code that changes a balance.
-It is deterministic: "now" is ``command.timestamp_ms``, which the leader stamped, and a refusal is an
-exception, which is a result like any other. There are no tables, no migrations of rows and no fsync
-here; the log is the truth, snapshots make starting quick, and the log is cut off behind them."""
+What to look at: only ``Accounts.apply`` checks commands and changes balances. It is deterministic: "now" is
+``command.timestamp_ms``, which comes from the leader, and a refusal is an exception, which is a result like
+any other. There are no tables, no migrations of rows and no fsync here. The log has the whole state.
+Snapshots make the start fast, and the log is truncated up to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import trio
 
 import ledgerlog
 
-SNAPSHOT_EVERY = 5  # Records; a real service would take thousands.
+SNAPSHOT_EVERY = 5  # Records. A real service would use thousands.
 
 
 class Refused(Exception):
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Accounts(ledgerlog.StateMachine):
-    """Balances, and when each account was last moved."""
+    """Balances, and the time of the last change of each account."""
 
     def __init__(self) -> None:
         self.balances: Counter[str] = Counter()
@@ -72,7 +72,7 @@ async def main(*arguments: str) -> None:
     directory = Path(where)
     async with ledgerlog.connect(f"file:{directory / 'log'}") as cluster:
         log = await cluster.create_log("accounts", exist_ok=True)
-        # Shared: there is one replica, and it is this one. So the log may be cut off behind its snapshots.
+        # Shared: this is the only replica. So the log may be truncated up to its snapshots.
         snapshots = ledgerlog.DirectorySnapshots(directory / "snapshots", shared=True)
         replica = ledgerlog.Replica(log, Accounts(), snapshots=snapshots, snapshot_every=SNAPSHOT_EVERY)
         async with replica:

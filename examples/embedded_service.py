@@ -2,14 +2,14 @@
 
     python examples/embedded_service.py DIRECTORY [PORT]
 
-It speaks lines over TCP (``nc 127.0.0.1 PORT``): SET key value -> OK offset, once it is durable; GET key ->
-value, or NONE; KEYS -> how many there are.
+It speaks lines over TCP (``nc 127.0.0.1 PORT``): SET key value -> OK offset, when it is durable; GET key ->
+value, or NONE; KEYS -> the number of keys.
 
-The state is a dict; the log is the truth. Every change is appended before it is applied and answered, in the
-order of the offsets, and at the start the log is read from its beginning. The log lives in DIRECTORY
-(``file:``), with its one bookie in this process; give a cluster's URI instead, and nothing else changes.
+The state is a dict. The service appends every change to the log before it applies and answers it, in the
+order of the offsets. At its start it reads the log from the beginning. The log is in DIRECTORY
+(``file:``), with its one bookie in this process. To use a cluster, you change only the URI.
 
-``AppendUnknown`` and ``LostLeadership`` end the service: a new one reads what the log says.
+``AppendUnknown`` and ``LostLeadership`` end the service. When it starts again, it reads the log.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Store:
     def __init__(self, writer: ledgerlog.LogWriter) -> None:
         self._writer = writer
         self._values: dict[str, str] = {}
-        self._applied: dict[str, int] = {}  # key -> offset of the change that its value is from
+        self._applied: dict[str, int] = {}  # key -> offset of the change that set its value
 
     def apply(self, offset: int, data: bytes) -> None:
         key, value = json.loads(data)
-        # Two tasks may be woken in another order than that of their records: the later record wins.
+        # Two tasks may wake in another order than their records have: the later record wins.
         if offset > self._applied.get(key, -1):
             self._values[key] = value
             self._applied[key] = offset
 
     async def change(self, key: str, value: str) -> int:
-        """Make a change durable, then visible; the offset of its record."""
+        """Make a change durable, then visible. Return the offset of its record."""
         data = json.dumps([key, value]).encode()
         ack = await self._writer.append(data)
         self.apply(ack.offset, data)
@@ -53,9 +53,7 @@ class Store:
 
 async def serve_client(store: Store, stream: trio.SocketStream) -> None:
     rest = b""
-    with suppress(
-        trio.BrokenResourceError
-    ):  # A client that has gone: its changes are in the log all the same.
+    with suppress(trio.BrokenResourceError):  # The client has gone. Its changes are still in the log.
         async for data in stream:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:

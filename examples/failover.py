@@ -1,16 +1,16 @@
-"""Leader election and failover: three processes, one of which writes; it is killed, and another goes on.
+"""Leader election and failover: one of three processes writes; if it is killed, another one continues.
 
     python examples/failover.py
 
-starts a throw-away cluster and three copies of itself, kills the leading copy with SIGKILL, twice, and reads
-the log. A copy is started with
+This starts a temporary cluster and three copies of itself. It kills the leading copy with SIGKILL, twice, and
+reads the log. It starts a copy with
 
     python examples/failover.py NAME URI
 
-What to look at, in ``serve``: ``log.lead`` campaigns, takes the log over, steps down and tries again. The
-election says who *should* write; taking the log over decides who *can*, because it fences the writer before.
-So a leader that was only believed to be dead cannot write any more, and nothing that was acknowledged is lost
-or stands twice.
+What to look at, in ``serve``: ``log.lead`` campaigns, takes over the log, steps down and tries again. The
+election decides which process *should* write. The takeover decides which process *can* write, because it
+fences the previous writer. So if a leader only seemed to be dead, it cannot write any more, and no
+acknowledged record is lost or in the log twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def serve(name: str, uri: str) -> None:
 
 
 async def pass_on(process: trio.Process, events: trio.MemorySendChannel[dict[str, Any]]) -> None:
-    """Read what a process says, one JSON object a line."""
+    """Read the output of a process, one JSON object a line."""
     assert process.stdout is not None
     rest = b""
     async for data in process.stdout:

@@ -5,13 +5,13 @@
     python examples/kv.py ask HOST:PORT,HOST:PORT SET key value
     python examples/kv.py ask HOST:PORT,HOST:PORT CAS key old new
 
-Start three replicas on one URI and kill them as you like: what was answered stays, and each command is
-executed once, however often a client has to ask. Requests and answers are JSON, one a line.
+Start three replicas on one URI and kill them as you like. Every answer stays true, and each command is
+executed once, even if a client must ask several times. Requests and answers are JSON, one a line.
 
-What to look at: ``Store`` is the whole of the state and does not know that it is replicated. ``answer``
-proposes changes and reads linearly, both at the leader; a replica that does not lead names the one that
-does, because its candidate's name is its address. ``Client`` asks again until it has an answer, always
-with the same request id."""
+What to look at: ``Store`` is the whole state and does not know that it is replicated. ``answer``
+proposes changes and reads linearly, both at the leader. A replica that does not lead answers with the
+address of the leader, because a candidate's name is its address. ``Client`` asks again until it has an
+answer, always with the same request id."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ import ledgerlog
 
 
 class Store(ledgerlog.StateMachine):
-    """Text by keys. Commands: ["SET", key, value] and ["CAS", key, old, new], which answers whether it
-    did."""
+    """Text by keys. Commands: ["SET", key, value] and ["CAS", key, old, new]. CAS answers whether it
+    changed the value."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -61,7 +61,7 @@ async def answer(replica: ledgerlog.Replica[Store], request: dict[str, Any]) -> 
         match request["do"]:
             case ["GET", str(key)]:
                 return {"ok": await replica.read(lambda store: store.values.get(key), consistency="linear")}
-            case ["STATE"]:  # Of this replica, whether it leads or not.
+            case ["STATE"]:  # The state of this replica, even if it does not lead.
                 at, digest = replica.digest()
                 return {"ok": {"at": at, "digest": digest, "leads": replica.is_leading}}
             case command:
@@ -77,7 +77,7 @@ async def answer(replica: ledgerlog.Replica[Store], request: dict[str, Any]) -> 
 
 async def serve_client(replica: ledgerlog.Replica[Store], stream: trio.SocketStream) -> None:
     rest = b""
-    with suppress(trio.BrokenResourceError):  # A client that has gone will ask again.
+    with suppress(trio.BrokenResourceError):  # The client has gone. It will ask again.
         async for data in stream:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
@@ -105,7 +105,7 @@ class Client:
         self._at = addresses[0]
 
     async def ask(self, *do: str | None) -> Any:
-        """The answer to one request, which is executed once. ValueError where the store refuses it."""
+        """Return the answer to one request, which is executed once. ValueError: the store refuses it."""
         line = json.dumps({"id": uuid.uuid4().hex, "do": do}).encode() + b"\n"
         while True:
             answered = await ask_at(self._at, line)

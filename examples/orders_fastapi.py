@@ -3,8 +3,8 @@
     python examples/orders_fastapi.py URI HOST:PORT
 
 Start it as often as you like, each time with another address and the same URI (``ledgerlog cluster run
-DIRECTORY`` starts a cluster and prints its URI). One of the processes leads and takes orders; all of them
-tell of orders:
+DIRECTORY`` starts a cluster and prints its URI). One of the processes leads and accepts orders; all of them
+send events about orders:
 
     curl -L -X PUT -d 'two apples' http://127.0.0.1:8001/orders/anna/0
     curl -N http://127.0.0.1:8002/events
@@ -13,10 +13,11 @@ What to look at:
 
 * ``log.lead`` campaigns for the lead while the service runs. If the leader dies, another process leads within
   a second. A process that does not lead sends clients to the one that does.
-* The address of an order has its client and its number, so the log knows an order that it has already. A
-  client that got no answer sends the same request again, to any process.
+* The address of an order has its client and its number, so the log recognises an order that it already has.
+  If a client gets no answer, it sends the same request again, to any process.
 * ``/events`` follows the log and sends each order as a server-sent event. The id of an event is the order's
-  offset, so a browser that reconnects, here or at another process, goes on behind the last order that it saw.
+  offset. So if a browser reconnects, here or at another process, it continues after the last order that it
+  saw.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def make_app(uri: str, address: str) -> FastAPI:
 
     @app.get("/events")
     async def events(last_event_id: Annotated[int, Header()] = -1) -> StreamingResponse:
-        """Send all orders behind the last one that the client saw, and then each one as it comes."""
+        """Send all orders after the last one that the client saw, and then each new one."""
 
         async def stream() -> AsyncIterator[str]:
             async with app.state.log.read(last_event_id + 1, follow=True) as records:
@@ -99,7 +100,7 @@ def try_again(why: ledgerlog.LedgerLogError) -> Response:
 def main() -> None:
     uri, address = sys.argv[1:]
     host, _, port = address.rpartition(":")
-    # Streams of events never end by themselves, so a stop does not wait for them.
+    # Streams of events end only with their clients, so a stop does not wait for them.
     uvicorn.run(
         make_app(uri, address), host=host, port=int(port), timeout_graceful_shutdown=1, log_level="warning"
     )

@@ -5,8 +5,8 @@
 It is the service of ``orders_fastapi.py`` for trio: the same addresses, the same answers, and you can run
 both in one cluster. Read the explanations there.
 
-What differs: the cluster and the campaign are open around the server, and a stream of events is a response of
-its own, which reads the log in the task of its request.
+What differs: the cluster and the campaign are open while the server runs, and a stream of events is a
+separate class of response, which reads the log in the task of its request.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def make_app(log: ledgerlog.Log, campaign: ledgerlog.Campaign) -> Starlette:
         return JSONResponse({"offset": ack.offset, "duplicate": ack.duplicate})
 
     async def events(request: Request) -> Response:
-        """Send all orders behind the last one that the client saw, and then each one as it comes."""
+        """Send all orders after the last one that the client saw, and then each new one."""
         return EventStream(log, int(request.headers.get("last-event-id", "-1")) + 1)
 
     async def leader(request: Request) -> Response:
@@ -97,7 +97,7 @@ def try_again(why: ledgerlog.LedgerLogError) -> Response:
 async def main(uri: str, address: str) -> None:
     config = hypercorn.config.Config()
     config.bind = [address]
-    config.graceful_timeout = 1  # Streams of events never end by themselves: a stop does not wait for them.
+    config.graceful_timeout = 1  # Event streams end only with their clients: a stop does not wait.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with ledgerlog.connect(uri) as cluster:
             log = await cluster.create_log("orders", exist_ok=True)

@@ -2,8 +2,8 @@
 
     python examples/quickstart.py
 
-Run it again and the offsets go on where they ended. Give another URI in LEDGERLOG_URI and it runs
-against a cluster, unchanged.
+If you run it again, the offsets continue after the last one. To use a cluster, set its URI in LEDGERLOG_URI;
+the program stays the same.
 """
 
 import os

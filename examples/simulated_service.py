@@ -1,6 +1,6 @@
-"""A service, and its test in a world that falls apart (pytest examples/simulated_service.py).
+"""A service, and its test under faults (pytest examples/simulated_service.py).
 
-Two processes give the same seats away. Whoever leads the log replays it and serves; it says who has which.
+Two processes give the same seats away. The log has the owner of each seat. The leader replays it and serves.
 """
 
 import trio
@@ -9,18 +9,18 @@ from ledgerlog import Cluster, LedgerLogError
 from ledgerlog.testing import DrawnFaults, History, ServiceCall, SimulatedCluster, simulate
 
 SEATS = 10
-Request = tuple[int, str]  # the seat, and who wants it
+Request = tuple[int, str]  # the seat, and the customer
 
 
 async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]) -> None:
-    """Lead whenever the election allows it. The leader gives seats away, and answers once that is durable."""
+    """Lead while this process is elected. The leader gives seats away, and answers when that is durable."""
     log = await cluster.create_log("seats", exist_ok=True)
     async with log.lead(cluster.election("seats", candidate=name)) as campaign:
         while True:
             try:
                 writer = await campaign.writer()  # waits until this process leads
                 owners = dict[int, str]()
-                async with log.read() as records:  # all that leaders before us gave away
+                async with log.read() as records:  # all seats that earlier leaders gave away
                     async for record in records:
                         owners[record.data[0]] = record.data[1:].decode()
                 while True:
@@ -38,7 +38,7 @@ async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]
 
 
 def take(owner: str | None, request: Request) -> tuple[str, str]:
-    """What one seat must do: the first who asks for it has it, and everybody is told who that is."""
+    """The rule of one seat: the first customer gets it, and every answer names this customer."""
     return owner or request[1], owner or request[1]
 
 

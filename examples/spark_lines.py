@@ -2,11 +2,11 @@
 
     python examples/spark_lines.py [FILE ...] [--seconds 20] [--plot lines.png] [--master spark://HOST:7077]
 
-Starts a cluster that it throws away, and Spark on this machine; ``pip install 'ledgerlog[spark,plot]'``
-brings all it needs. With ``--master`` a Spark cluster of this machine does the work instead. The lines are
-those of the files, over and over, or of Python's own manual. The minute of a line is the time that it begins
-with (2026-03-01T12:00:07), or else when it was appended. Each function is a step that stands for itself, as
-the cells of a notebook do; ``run`` is all of them in order.
+It starts a temporary cluster, and Spark on this machine. ``pip install 'ledgerlog[spark,plot]'``
+installs everything that it needs. With ``--master`` a Spark cluster of this machine does the work instead.
+It appends the lines of the files, or of Python's own manual, again and again. The minute of a line is the
+time at its beginning (2026-03-01T12:00:07), or the time of its append. Each function is a separate step, like
+a cell of a notebook; ``run`` calls all of them in order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ledgerlog.spark.session import LOCAL_MASTER, session
 
 @contextmanager
 def throw_away_cluster() -> Iterator[str]:
-    """A cluster of three bookies, as processes of their own, for the body of the ``with``: its URI."""
+    """Run a cluster of three bookie processes for the body of the ``with``. Yield its URI."""
     with tempfile.TemporaryDirectory() as path:
         command = [sys.executable, "-m", "ledgerlog", "cluster", "run", f"{path}/cluster", "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -47,13 +47,13 @@ def throw_away_cluster() -> Iterator[str]:
 
 
 def text_lines(files: Sequence[Path]) -> list[bytes]:
-    """The lines of the files that are not blank; without files, those of Python's manual."""
+    """Return the lines of the files that are not blank; without files, the lines of Python's manual."""
     texts = [file.read_text(encoding="utf-8") for file in files] or topics.values()
     return [line.encode() for text in texts for line in text.splitlines() if line.strip()]
 
 
 def append_lines(uri: str, name: str, lines: list[bytes], stop: threading.Event, chunk: int = 500) -> int:
-    """Append the lines over and over, ``chunk`` together, until told to stop; how many."""
+    """Append the lines again and again, ``chunk`` together, until ``stop`` is set. Return their number."""
     count = 0
     with blocking.connect(uri) as cluster, cluster.open_log(name).writer() as writer:
         for start in itertools.cycle(range(0, len(lines), chunk)):
@@ -64,10 +64,10 @@ def append_lines(uri: str, name: str, lines: list[bytes], stop: threading.Event,
 
 
 def start_counting(spark: SparkSession, uri: str, name: str, counts: str, checkpoint: str) -> Any:
-    """The stream: lines and bytes of every second, as JSON, into the log ``counts``, each second once.
+    """Start the stream: it writes lines and bytes of each second, as JSON, to the log ``counts``, once.
 
-    A second is written when a line shows that it is over. So the last one is still open when the query ends,
-    and is written by the next run that starts from the checkpoint."""
+    A second is written when a later line shows that it is over. So the last second is still open when the
+    query ends. The next run that starts from the checkpoint writes it."""
     lines = spark.readStream.format("ledgerlog").options(uri=uri, startingOffsets="earliest").load(name)
     per_second = (
         lines.withWatermark("timestamp", "0 seconds")
@@ -85,7 +85,7 @@ def start_counting(spark: SparkSession, uri: str, name: str, counts: str, checkp
 
 
 def lines_per_minute(spark: SparkSession, uri: str, name: str) -> list[tuple[str, int]]:
-    """The table: how many lines each minute has."""
+    """Return the table: the number of lines of each minute."""
     columns = "timestamp TIMESTAMP, value BINARY"
     table = spark.read.format("ledgerlog").option("uri", uri).schema(columns).load(name)
     begins = F.regexp_extract(F.col("value").cast("string"), r"^\d{4}-\d\d-\d\d[T ][\d:]{8}", 0)
@@ -94,13 +94,13 @@ def lines_per_minute(spark: SparkSession, uri: str, name: str) -> list[tuple[str
 
 
 def read_counts(uri: str, counts: str) -> list[dict[str, Any]]:
-    """What the stream has written, read without Spark."""
+    """Return the records that the stream has written, read without Spark."""
     with blocking.connect(uri) as cluster, cluster.open_log(counts).read() as records:
         return [json.loads(record.data) for record in records]
 
 
 def plot(batches: Sequence[MicroBatch], minutes: Sequence[tuple[str, int]], name: str, path: Path) -> None:
-    """Lines by minute. And of each micro-batch the rows per second, and how far it left the stream behind."""
+    """Plot the lines by minute, and for each micro-batch the rows per second and the rows behind."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 8), layout="constrained")
@@ -117,7 +117,7 @@ def plot(batches: Sequence[MicroBatch], minutes: Sequence[tuple[str, int]], name
 
 
 def run(spark: SparkSession, uri: str, name: str, lines: list[bytes], seconds: float, path: Path) -> None:
-    """All of it, with an appender beside for so many seconds."""
+    """Run all steps, while a thread appends for ``seconds``."""
     counts = f"{name}-per-second"
     with blocking.connect(uri) as cluster:
         cluster.create_log(name)

@@ -1,15 +1,15 @@
-"""A consumer that follows a log and remembers how far it came.
+"""A consumer that follows a log and remembers its position.
 
     python examples/tail.py URI LOG PLACE
 
-prints every record of LOG and waits for more. PLACE is a file that holds the offset of the next record to be
-consumed; start the program again and it goes on there. The place is written after the record was consumed, so
-that a crash in between consumes the record again and never skips one: what a consumer does with a record has
-to bear that (here: printing it twice).
+This prints every record of LOG and waits for more. PLACE is a file with the offset of the next record to
+consume. If you start the program again, it continues at this offset. The program writes the offset after it
+consumed the record. So after a crash it may consume a record again, but it never skips one. A consumer must
+accept this; this one prints the record twice.
 
-Any number of consumers may follow a log; none of them is known to its writer, and a consumer that is slow
-slows nobody down. What it has not read may be truncated away meanwhile: that is told (``Truncated``) and
-never silently skipped; this one says so and goes on at the first record that is left.
+Any number of consumers may follow a log. The writer does not know them, and a slow consumer does not delay
+others. If records are truncated before the consumer has read them, it gets an error (``Truncated``) and never
+skips them silently. This program reports the error and continues at the first record that is left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import ledgerlog
 
 
 class Place:
-    """The offset of the next record to consume, in a file that is whole at any moment."""
+    """The offset of the next record to consume, in a file that is complete at any moment."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
