@@ -290,6 +290,13 @@ class Lead:
         self._bridge.tell_trio(self._scope.cancel)
 
 
+async def a_step_of_trio(bridge: Bridge) -> None:
+    """Wait until trio has run once after everything that it had to do."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    bridge.tell_trio(lambda: loop.call_soon_threadsafe(done.set))
+    await done.wait()
+
+
 @asynccontextmanager
 async def a_bridge(guest: bool) -> AsyncIterator[Bridge]:
     bridge = Bridge(is_guest=guest)
@@ -311,7 +318,7 @@ def test_the_end_of_a_leadership_cancels_its_body_and_nothing_else(guest: bool) 
                 try:
                     await asyncio.sleep(PATIENCE_S)
                 finally:
-                    await asyncio.sleep(0)
+                    await a_step_of_trio(bridge)
                     was_left_first = lead.is_left
             assert was_left_first is False, "the manager waits for its body"
             assert lead.is_left

@@ -63,7 +63,7 @@ async def test_files_are_not_strays_where_their_place_is_given_in_other_words(
         before = await records_of(log)
         assert await archive(client, tmp_path / "there") == ["copied", "copied", "given up"]
         environment = client.opened.environment
-        environment.now_ms = lambda: round(10 * 1000 * (ARCHIVE_STRAY_AGE_S + time.time()))
+        environment.now_ms = lambda: round(1000 * (time.time() + 10 * ARCHIVE_STRAY_AGE_S))
         steps = await archive_log(client.opened, "log", way.format(tmp_path))
         assert [step.what for step in steps] == []
         assert await records_of(log) == before

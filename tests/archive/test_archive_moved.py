@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import attrs
@@ -18,6 +19,7 @@ from ledgerlog.archive.jobs.rewrite import finish_group, merge_log, rewrite_grou
 from ledgerlog.archive.registry import DestinationRegistry
 from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log
 from ledgerlog.meta.backup import walk
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
@@ -52,14 +54,20 @@ async def stored(client: Client, *roots: str) -> dict[str, bytes]:
     return {path: node.value async for path, node in walk(client.opened.store, *roots)}
 
 
-async def make_old(client: Client, log: Log) -> None:
-    """Replace the records by those that version 0.1 writes: whole URLs, and destinations without an id."""
+async def make_old(client: Client, log: Log, *, link: tuple[str, str] | None = None) -> None:
+    """Replace the records by those that version 0.1 writes: whole URLs, and destinations without an id.
+
+    With ``link``, a URL and another one for the same place, the records have the other one."""
     store = client.opened.store
     for record in await archived(client, log):
         path = archive_path(log.incarnation, record.ledger_id)
         found = await store.get(path)
         assert found is not None
-        await store.set(path, record.with_url().encode(), version=found.version)
+        old_record = record.with_url()
+        if link is not None:
+            file = old_record.file.replace(*link)
+            old_record = attrs.evolve(old_record, file=file)
+        await store.set(path, old_record.encode(), version=found.version)
     for place in await DestinationRegistry(store).all():
         path = destination_path(place.where)
         found = await store.get(path)
@@ -174,6 +182,20 @@ async def test_records_of_version_0_1_are_read_and_get_an_id_by_a_move(
         assert (await records_of(log))[:12] == before
         assert all(record.destination for record in await archived(client, log))
         assert await archive(client, two) == []
+
+
+async def test_a_file_that_version_0_1_recorded_by_another_url_is_not_a_stray(tmp_path: Path) -> None:
+    there, link = tmp_path / "there", tmp_path / "link"
+    link.symlink_to(there)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await given_up(client, there)
+        before = await records_of(log)
+        await make_old(client, log, link=(there.as_uri(), link.as_uri()))
+        assert all(link.as_uri() in record.file for record in await archived(client, log))
+        later_ms = round(1000 * (time.time() + 10 * ARCHIVE_STRAY_AGE_S))
+        client.opened.environment.now_ms = lambda: later_ms
+        assert await archive_log(client.opened, "log", str(there)) == []
+        assert await records_of(log) == before
 
 
 async def test_a_job_does_not_record_a_file_at_the_old_place_after_the_move(

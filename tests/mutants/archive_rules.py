@@ -393,8 +393,8 @@ MUTANTS = (
         "record_without_a_key_is_dropped",
         "A.6",
         "Latest.keeps",
-        "True",
-        "False",
+        "key is None or self._offsets.get(key_digest(key), offset) == offset",
+        "key is not None and self._offsets.get(key_digest(key), offset) == offset",
         f"{_PLAN}::test_of_each_key_the_latest_stays_and_what_has_no_key_stays",
     ),
     mutant(
@@ -450,7 +450,7 @@ MUTANTS = (
         "clean",
         "destinations.base_name(file.name) not in named",
         "destination.url_of(file.name) not in {record.file for record in records}",
-        f"{_PLACES}::test_files_are_not_strays_where_their_place_is_given_in_other_words",
+        f"{_MOVED}::test_a_file_that_version_0_1_recorded_by_another_url_is_not_a_stray",
     ),
     mutant(
         "new_directories_of_an_archive_are_not_durable",

@@ -290,8 +290,7 @@ AIO = (
         outcome = CallOutcome(None)
         """,
         "self._on_entered(outcome if outcome.error else CallOutcome(None, never))",
-        "tests/contract/test_faces_contract.py::"
-        "test_who_follows_sees_what_comes_and_the_end_of_a_sealed_log[aio]",
+        "tests/unit/test_crossing_context.py::test_an_error_of_entering_is_told_once",
     ),
     mutant(
         "a_withdrawn_record_is_written",
