@@ -1,6 +1,7 @@
-"""A service, and its test under faults (pytest examples/simulated_service.py).
+"""A service, and its test in a simulated cluster with faults (pytest examples/simulated_service.py).
 
-Two processes give the same seats away. The log has the owner of each seat. The leader replays it and serves.
+Two processes give the same seats away. The process that leads the log replays it and then serves. The log
+holds the owner of each seat.
 """
 
 import trio
@@ -9,11 +10,12 @@ from ledgerlog import Cluster, LedgerLogError
 from ledgerlog.testing import DrawnFaults, History, ServiceCall, SimulatedCluster, simulate
 
 SEATS = 10
-Request = tuple[int, str]  # the seat, and the customer
+Request = tuple[int, str]  # the seat, and the person who wants it
 
 
 async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]) -> None:
-    """Lead while this process is elected. The leader gives seats away, and answers when that is durable."""
+    """Lead whenever the election allows it. The leader gives seats away, and answers after its record is
+    durable."""
     log = await cluster.create_log("seats", exist_ok=True)
     async with log.lead(cluster.election("seats", candidate=name)) as campaign:
         while True:
@@ -33,12 +35,13 @@ async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]
                             waiting.remove(call)
                             call.answered(owners[seat])
                     await trio.sleep(0.1)
-            except LedgerLogError:  # the leadership ended: the next leader replays what we wrote
+            except LedgerLogError:  # the leadership ended; the next leader replays our records
                 await trio.sleep(0.1)
 
 
 def take(owner: str | None, request: Request) -> tuple[str, str]:
-    """The rule of one seat: the first customer gets it, and every answer names this customer."""
+    """The rule of one seat: the first person who asks for it gets it, and all people get this person as the
+    answer."""
     return owner or request[1], owner or request[1]
 
 

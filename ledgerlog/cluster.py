@@ -219,8 +219,8 @@ class Cluster:
         )
 
     def metrics(self) -> list[MetricSample]:
-        """Return what this process measures about its work with the cluster: appends, takeovers, connections,
-        sessions, and the logs that it leads.
+        """Return the figures of this process about its work with the cluster: appends, takeovers,
+        connections, sessions, and the logs that it leads.
 
         This reads counts that the library keeps anyway, and sends no request. ``docs/METRICS.md`` lists the
         names. To have Prometheus read them, put a ``ledgerlog.metrics.prometheus.ClusterCollector`` into the
@@ -286,9 +286,9 @@ async def connect(
             must be above 0; the default is 20.
         create: Create the cluster's metadata if there is none. This starts no bookies. The new cluster is
             closed: a process must prove who it is, with a certificate if this program has one, otherwise with
-            the secret. If this program has neither, ``sqlite:`` makes a secret in ``PATH.secret``. With
-            ``zk://``, the cluster is then open to everybody who reaches its bookies, and a warning in the log
-            says so.
+            the secret. If this program has no certificate and no secret, ``sqlite:`` makes a secret in
+            ``PATH.secret``. With ``zk://``, the cluster is then open to every process that reaches its
+            bookies, and a warning in the log says so.
         tls: The certificate, the key and the authorities of this program. With it, every connection to a
             bookie is encrypted, and both ends prove who they are. The default is in the environment variables
             ``LEDGERLOG_TLS_CERT``, ``LEDGERLOG_TLS_KEY`` and ``LEDGERLOG_TLS_CA``. ``memory:`` and ``file:``
@@ -310,7 +310,7 @@ async def connect(
         StorageCorrupt: A file of a ``file:`` cluster is damaged.
         CookieMismatch: A bookie's directory of a ``file:`` cluster belongs to another bookie or another
             cluster.
-        Unauthenticated: The cluster is closed, and you gave neither a secret nor a certificate.
+        Unauthenticated: The cluster is closed, and you gave no secret and no certificate.
         MetadataUnavailable: The metadata store cannot be reached.
         Unauthenticated: The certificate of this program cannot prove who it is: it has expired, for example,
             or is for another cluster. Or ZooKeeper refused it.

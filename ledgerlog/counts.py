@@ -1,7 +1,7 @@
 """Counts that the parts of a process keep for monitoring. This module is pure.
 
-A core or a shell adds to an attribute where the event happens, at most once for each batch. Nobody copies the
-counts: ``ledgerlog.metrics`` reads them when somebody asks.
+A core or a shell adds to an attribute where the event happens, at most once for each batch. The counts are
+not copied: ``ledgerlog.metrics`` reads them when a client asks for metrics.
 
 A ``Histogram`` counts durations in fixed buckets. All histograms have the same buckets, from 100 us to 100 s,
 so the histograms of several processes can be added.
@@ -70,7 +70,7 @@ class LedLog:
 
 @attrs.define(eq=False)
 class ClientCounts:
-    """What a client has done since it was opened."""
+    """The counts of a client since it was opened."""
 
     append_s: Histogram = attrs.Factory(Histogram)
     """The times from handing an entry to its ledger until an ack quorum has synced it. A ledger times one

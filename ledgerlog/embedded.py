@@ -12,7 +12,7 @@ If a bookie finds that its index is damaged, it makes the index again from its f
 
 A ``memory:`` cluster has the same parts without a disk. It ends with the ``async with`` that opened it.
 
-You may open a directory later with more bookies than before, but never with fewer: nobody could read the
+You may open a directory later with more bookies than before, but never with fewer: you could not read the
 entries on a bookie that is not started.
 """
 

@@ -776,7 +776,7 @@ class Unauthenticated(LedgerLogError):
 class PermissionDenied(LedgerLogError):
     """This process proved who it is, but it may not do this. Nothing was done.
 
-    The message says who was refused, and what was refused. ``ledgerlog metadata secure`` changes who may use
+    The message names the principal and the refused request. ``ledgerlog metadata secure`` changes who may use
     a metadata store.
     """
 

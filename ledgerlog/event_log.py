@@ -80,7 +80,7 @@ ADMIN_CHANGE = _event(
     "admin_change",
     logging.WARNING,
     "process what by client",
-    "somebody used the administration port to change something",
+    "a client used the administration port to change something",
 )
 LEDGER_BOOKIE_FAILED = _event(
     "bookie_failed", logging.WARNING, "ledger bookie why", "a writer gave up a bookie of its ensemble"
@@ -98,7 +98,10 @@ LOG_TAKEN_OVER = _event(
     "log_taken_over", logging.INFO, "log epoch ledger seconds", "this process now leads the log"
 )
 LOG_LEADERSHIP_LOST = _event(
-    "log_leadership_lost", logging.WARNING, "log epoch why", "a leadership ended although nobody left it"
+    "log_leadership_lost",
+    logging.WARNING,
+    "log epoch why",
+    "a leadership ended although its leader did not leave it",
 )
 ELECTION_WON = _event(
     "election_won", logging.INFO, "election candidate term", "this process leads in this term"

@@ -170,7 +170,7 @@ LOG_GATHER_LEDGERS_MAX = 1024
 
 LOG_GATHER_GROWTH = 4
 """A gathered ledger has at least this many times the weight of the heaviest ledger that it replaces. So each
-record is copied a few times only, however many ledgers come after it."""
+record is copied only a few times, even if many ledgers come after it."""
 
 LOG_GATHER_BYTES_MAX = 256 * MIB
 """Gathered ledgers have at most about this many bytes of records."""
@@ -380,7 +380,7 @@ ACCESS_LEDGERS = 16 * KIB
 """A bookie remembers the logs and keys of this many ledgers, for decisions about access."""
 
 ACCESS_CONNECTION_LEDGERS = 4 * KIB
-"""A bookie remembers for each connection what it allowed on about this many ledgers."""
+"""A bookie remembers for each connection its permissions on about this many ledgers."""
 
 ACCESS_PRINCIPALS = 4 * KIB
 """A bookie remembers the rights of this many principals, and of all connected principals."""
@@ -426,8 +426,8 @@ REACH_LOOK_S = 0.1
 """How often the writer of a ledger whose oldest append is late checks the signs of life."""
 
 SCAN_PIECES_MAX = 100_000
-"""A parallel read splits what it reads into about this many pieces at most, besides one for each ledger. Log
-records with an absurd number of records would give 2**40 tasks otherwise."""
+"""A parallel read is split into about this many pieces at most, besides one for each ledger. Log records with
+an absurd number of records would give 2**40 tasks otherwise."""
 
 AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
 """If entries seem to be missing, an audit of all copies checks them again after this long. A committed entry
@@ -538,7 +538,7 @@ CONSOLE_BODY_BYTES_MAX = 4 * KIB
 """The most bytes that the body of a request to the console may have."""
 CONSOLE_BODY_S = 10.0
 """How long the console waits for the body of a request, for the next request on a connection, and for a
-browser that does not receive what was sent."""
+browser that does not receive the sent data."""
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX

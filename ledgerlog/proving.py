@@ -1,4 +1,4 @@
-"""How this process proves who it is in a cluster: its secrets, and the record that says how the cluster is
+"""How this process proves its identity in a cluster: its secrets, and the record that says how the cluster is
 closed.
 
 Every process that uses a network opens its prover here. Bookies and clients inside one process need no
@@ -74,11 +74,11 @@ async def make_closed_cluster(
 
     Args:
         uri: Where to make the cluster.
-        credentials: What this process proves itself with. If ``by`` is a secret and the secret file that they
-            name does not exist, the file is made before the cluster. If the cluster exists already, no file
-            is made.
-        by: What proves who a process is.
-        access: Who else may use the tree in ZooKeeper. None: nobody else.
+        credentials: The secrets or certificates with which this process proves its identity. If ``by`` is a
+            secret and the secret file that they name does not exist, the file is made before the cluster. If
+            the cluster exists already, no file is made.
+        by: How processes prove their identity.
+        access: The other users that may use the tree in ZooKeeper. None: no other users.
         names_file: Whether all processes run on this machine, so that the cluster may name the file to them.
 
     Returns:
@@ -126,9 +126,8 @@ async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Creden
     _, is_new = await make_cluster_at(uri, credentials=credentials)
     if is_new:
         logger.warning(
-            "the new cluster at %s is open: everybody who reaches a bookie can read and write every ledger. "
-            "'ledgerlog "
-            "access new-secret' and 'access mode' close it",
+            "the new cluster at %s is open: every process that reaches a bookie can read and write every "
+            "ledger. 'ledgerlog access new-secret' and 'access mode' close it",
             uri,
         )
     return credentials
@@ -150,7 +149,7 @@ async def open_prover(
 
     Args:
         store: The cluster's metadata store.
-        credentials: What this process proves itself with.
+        credentials: The secrets or certificates with which this process proves its identity.
         level_if_open: The level of the log line that says that the cluster is open. It is low by default,
             because otherwise each command that a person runs would repeat the line.
 
@@ -167,7 +166,7 @@ async def open_prover(
     if prover.admission.by is ProvenBy.NOTHING and credentials.tls is None:
         logger.log(
             level_if_open,
-            "this cluster is open: everybody who reaches a bookie can read and write every ledger",
+            "this cluster is open: every process that reaches a bookie can read and write every ledger",
         )
     else:
         logger.info("this cluster is %s", prover.admission)

@@ -37,13 +37,13 @@ def redact(text: str) -> str:
 
 
 _PLAIN_NAMES = frozenset(("credential_kind", "blob_storage_authority", "dfs_storage_authority"))
-"""Options of pyarrow's URLs that hold no secret, although their names look so."""
+"""Options of pyarrow's URLs that hold no secret, although their names look like secrets."""
 
 
 def has_secret(uri: str) -> bool:
     """Whether a URI holds a password, or a parameter whose name says that it is a secret.
 
-    The name of a user alone is no secret. If in doubt, the answer is yes.
+    The name of a user alone is not a secret. If in doubt, the answer is yes.
     """
     return any(":" in user[0] for user in _USER.finditer(uri)) or any(
         found[1][1:-1].lower() not in _PLAIN_NAMES for found in _VALUE.finditer(uri)

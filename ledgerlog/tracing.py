@@ -16,7 +16,7 @@ which request appended a record, even if another process handles the record hour
 The functions work with every face: trio, ``ledgerlog.aio`` and ``ledgerlog.blocking``. They need only
 OpenTelemetry's API (the extra ``ledgerlog[tracing]``). If it is not installed they do nothing, and a record
 gets no header. The library begins no span by itself, so this module costs nothing for records that you do not
-trace. The names of spans and attributes are those of OpenTelemetry's conventions for messaging.
+trace. Spans and attributes have the names of OpenTelemetry's conventions for messaging.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ NEXT_KEY = "next_version"
 
 @attrs.frozen
 class Version:
-    """What one version of ledgerlog speaks and writes, as far as other versions notice."""
+    """The protocols and formats of one version of ledgerlog, as far as other versions notice them."""
 
     speaks: ProtocolSupport
     """The protocol versions and features that this version speaks."""

@@ -82,13 +82,13 @@ def judge(rights: Rights, header: Header, facts: LedgerFacts | None) -> Status |
         rights: The rights of the principal.
         header: The request.
         facts: The ledger's facts; None if the store surely has no such ledger. So look the ledger up first.
-            If ``needs_facts`` returned False, you need neither the facts nor this function.
+            If ``needs_facts`` returned False, you do not need the facts or this function.
     """
     right = right_for(header.kind, header.flags)
     if facts is None:
         # NO_SUCH_LEDGER would tell a reader that the entries do not exist. Only a bookie that looked for them
         # may say so, and a recovery read must fence first (rule 8, R-B1). So only adds and fences get that
-        # status. Any other request gets one that says nothing about an entry.
+        # status. Any other request gets a status that says nothing about an entry.
         return Status.NO_SUCH_LEDGER if header.kind in (Kind.ADD, Kind.FENCE) else Status.NOT_READY
     if not rights.allows(right, facts.log):
         return Status.PERMISSION_DENIED

@@ -192,7 +192,7 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Bloc
         for page, (wanted, found) in enumerate(zip(rightly_zero, u64_array(actual), strict=True))
         if wanted != found
     }
-    assert bad, "tables that differ have an entry that differs"
+    assert bad, "if two tables differ, one of their entries differs"
     torn = {
         sector // _PAGE_SECTORS
         for sector in _zero_sectors(block, 0, header.block_bytes)
@@ -202,7 +202,7 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Bloc
 
 
 def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozenset[int] | None:
-    """Return the pages that do not read as they were written, torn or rotten.
+    """Return the pages, torn or rotten, that do not read as they were written.
 
     The block is at the start of ``view``, and its header is valid.
 
@@ -253,8 +253,8 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
 def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
     """Yield the numbers of the sectors within ``view[start:stop]`` that consist of zeros.
 
-    The first bytes of all sectors are read in one call. Only if the first byte of a sector is zero, more is
-    read: the whole page if the sector begins a page, then the sector.
+    The first bytes of all sectors are read in one call. More is read only if the first byte of a sector is
+    zero: the whole page if the sector begins a page, otherwise the sector.
     """
     heads = bytes(view[::SECTOR_BYTES])
     sector = heads.find(0, -(-start // SECTOR_BYTES))
@@ -300,7 +300,8 @@ def _zeros(size: int) -> bytes:
 
 
 def first_nonzero(view: memoryview, start: int, stop: int) -> int | None:
-    """Return the offset of the first byte in ``view[start:stop]`` that is not zero, or None if all are."""
+    """Return the offset of the first byte in ``view[start:stop]`` that is not zero, or None if all bytes are
+    zero."""
     zeros = _zeros(_CHUNK_BYTES)
     for at in range(start, stop, _CHUNK_BYTES):
         chunk = bytes(view[at : min(stop, at + _CHUNK_BYTES)])

@@ -137,7 +137,7 @@ class JournalWalk:
         """Take the scan of the next segment.
 
         Args:
-            scan: What the segment holds.
+            scan: The content of the segment.
             path: The segment's file, for the error.
             is_sealed: A START record in a later segment says where the last valid block of this one ends.
 

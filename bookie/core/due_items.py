@@ -23,7 +23,7 @@ class Waiter(Protocol):
     """An item with a method to call when the item falls due."""
 
     def wake(self) -> None:
-        """Do what is to be done now that the item is due. This must not raise."""
+        """Act, because the item is due now. This must not raise."""
         ...
 
 

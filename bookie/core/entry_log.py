@@ -20,7 +20,7 @@ All numbers are little endian. The header is a page of 4096 bytes:
     24      8     size       of the file, in bytes; a multiple of 4096
     32      16    nonce      random; part of every checksum below
     48      64    instance   of the bookie, UTF-8, padded with zeros
-    112     4     level      how often its entries were merged with those of other files
+    112     4     level      how often its entries were merged with entries of other files
     116           padding of 0xA5
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
@@ -34,7 +34,7 @@ body. So it proves that the record is whole and was written to this place of thi
                   of a ledger. There is one for each ledger with a record in a replaced file. If a replaced
                   file was rotten, there is also one for each ledger that is fenced or deleted
     REPLACES (7)  pairs (first, last, i64): the numbers of the files that this one replaced, and of the files
-                  that those had replaced. Segments are positive, entry logs negative
+                  that those files had replaced. Segments are positive, entry logs negative
     FOOTER   (8)  runs (u64), then for each ledger with runs its id and the bytes of its runs (i64, u64)
 
 The tail is the last 32 bytes of the file: magic b"LLENDLOG", offset of the FOOTER (u64), its length (u32),

@@ -5,7 +5,7 @@ their first ids, as for a read, each with the ids of its damaged entries. Runs m
 entries are being moved two runs may hold the same entries. An entry is *sound* if it is intact in every run
 that holds it. An entry is *unsound* if it is damaged in any of these runs, because a reader may meet that
 copy. If a run cannot be read, only its first and last id are known. Then all ids from the first to the last
-count as unsound, except those that are sound in another run.
+count as unsound, except entries that are sound in another run.
 
     examination = Examination(first=..., last=..., classes=..., bytes_max=...)
     while examination.has_room:             # else the reply ends before the next run
@@ -33,7 +33,7 @@ from ledgerlog.wire.scrub import ScrubReport, ScrubSum, add_sums, scrub_weights
 __all__ = ["Examination"]
 
 _RUN_BYTES = 4 * KIB
-"""What looking at a run costs, in addition to its bytes. This many bytes could be read in the same time."""
+"""The cost of looking at a run, in addition to its bytes. This many bytes could be read in the same time."""
 
 Pairs = list[tuple[int, int]]
 
@@ -83,7 +83,7 @@ class Examination:
         self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
 
     def add_unreadable(self, run: EntryRun) -> None:
-        """Take the next run, which cannot be read. ``run`` is what the index says about it."""
+        """Take the next run, which cannot be read. ``run`` is its row in the index."""
         self._count(run)
         self._unreadable.append((run.first, run.last))
 

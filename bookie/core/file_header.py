@@ -77,7 +77,10 @@ class FileKind:
             raise IncompatibleVersion(path, (version, version), (self.format, self.format))
         if magic != self.magic or version != self.format or page_bytes != PAGE_BYTES:
             raise StorageCorrupt(
-                path, 0, f"this is no {self.name} of format {self.format} (magic {magic!r}, format {version})"
+                path,
+                0,
+                f"the header of this {self.name} does not have format {self.format} "
+                f"(magic {magic!r}, format {version})",
             )
         if found != number:
             raise StorageCorrupt(path, 0, f"this is {self.name} {found}, not {number}")

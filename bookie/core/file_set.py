@@ -1,9 +1,9 @@
 """Sets of file numbers, kept as ranges.
 
 Each file of a bookie has a number: positive for a segment of the journal, negative for an entry log. An entry
-log lists the files that it replaced, and the files that those had replaced before. So these sets grow as long
-as the bookie lives. Kept as ranges they stay small, because files are replaced roughly in the order of their
-numbers. For example, segments 1 to 1000 are one range.
+log lists the files that it replaced, and the files that those files had replaced before. So these sets grow
+as long as the bookie lives. Kept as ranges they stay small, because files are replaced roughly in the order
+of their numbers. For example, segments 1 to 1000 are one range.
 """
 
 from __future__ import annotations

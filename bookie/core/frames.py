@@ -41,7 +41,7 @@ def decode_head(run: EntryRun, head: bytes, path: str) -> tuple[Sequence[int], S
         path: The file, for the error.
 
     Raises:
-        StorageCorrupt: ``head`` is not what was written. The error names ``path``.
+        StorageCorrupt: ``head`` does not have the bytes that were written. The error names ``path``.
     """
     count = run.entry_count
     if len(head) != run.head_length:

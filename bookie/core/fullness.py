@@ -6,8 +6,8 @@
                           warning          read-only    <- comes back only further up, at the writable mark
 
 A bookie that is *short* of space looks for data to delete at once, instead of at its next regular time. A
-*read-only* bookie takes no ordinary adds, and it announces this, so that no client places new ledgers on it.
-The remaining space is the reserve. Fences, the writes of recovery and repair, the index, checkpoints and
+*read-only* bookie takes no ordinary adds. It announces this, so that no client places new ledgers on it. The
+remaining space is the reserve. Fences, the writes of recovery and repair, the index, checkpoints and
 compaction use it; none of them asks whether the bookie is read-only (rule 5). Without a reserve the bookie
 would be stuck, because it must write in order to free space.
 
@@ -62,8 +62,9 @@ class FullnessPolicy:
         lower = max(self.warning_ratio, self.writable_ratio)
         if not (min(self.warning_ratio, self.writable_ratio) > 0 and lower <= self.read_only_ratio <= 1):
             raise InvalidArgument(
-                f"disk_warning_ratio {self.warning_ratio} and disk_writable_ratio {self.writable_ratio} must "
-                f"be above 0 and at most disk_read_only_ratio, {self.read_only_ratio}, and that at most 1"
+                f"disk_warning_ratio {self.warning_ratio} and disk_writable_ratio {self.writable_ratio} "
+                f"must be above 0 and at most disk_read_only_ratio, {self.read_only_ratio}, and "
+                "disk_read_only_ratio must be at most 1"
             )
         if self.reserve_bytes < 0:
             raise InvalidArgument(f"disk_reserve_bytes is {self.reserve_bytes}: it must not be negative")

@@ -1,7 +1,7 @@
 """Gone ledgers: which ledger ids a bookie refuses forever, kept as a few ranges.
 
-A deleted ledger must never be taken for a new one (rule 4). A row for each deleted ledger would grow without
-end. So once the bookie has removed everything of a deleted ledger, one value remembers all of them:
+A bookie must never mistake a deleted ledger for a new one (rule 4). A row for each deleted ledger would grow
+without end. So once the bookie has removed everything of a deleted ledger, one value remembers all of them:
 
     gone     ranges of ledger ids. The bookie refuses every add of these ledgers, and has no entry of them
 
@@ -9,7 +9,7 @@ A bookie holds only some of a cluster's ledgers, so the ids that it has deleted 
 ranges, garbage collection also adds an id between them if the metadata store does not list the id and the
 bookie knows nothing of it. For example, the bookie has deleted the ledgers 3, 7 and 9, and the store lists
 nothing below 12. Then 0 to 9 is one range. So there are at most as many ranges as there are ledgers in the
-cluster, plus one, however many were deleted.
+cluster, plus one, no matter how many were deleted.
 
 The value is one file, which is replaced in one step (``bookie.storage.disk.gone_ledgers``):
 
@@ -80,7 +80,7 @@ class GoneLedgers:
         return low, high
 
     def joined(self, ranges: Sequence[Range]) -> GoneLedgers:
-        """Return these ledgers and those in ``ranges``, which ascend.
+        """Return these ledgers and the ledgers in ``ranges``, which ascend.
 
         The cost depends on how many ranges this object has near ``ranges``, and hardly on how many it has in
         all.

@@ -1,7 +1,7 @@
 """Group commit: which records go into which block, and which blocks are durable.
 
 A record is copied to its final place as it arrives: after the header of the *open* block, in the memory image
-of the current segment. Whenever the disk is free, all records gathered so far are closed into a block and
+of the current segment. When the disk becomes free, all records gathered so far form one block, which is
 written with one sync. In the meantime, new records gather in the next block. There is no timer. A single
 record is written at once, and under load the groups grow by themselves.
 
@@ -196,7 +196,7 @@ class GroupCommit:
         return at
 
     def leave_segment(self) -> bool:
-        """Go on in the next segment even if this one has room. Return False if there is no next one."""
+        """Continue in the next segment even if this one has room. Return False if there is no next one."""
         if self._next is None:
             return False
         self._close_block(self._next_start())

@@ -60,7 +60,7 @@ class EntryRun(NamedTuple):
     """The place of a frame of entries of one ledger. The ids in the frame are consecutive or sparse.
 
     ``file`` is the number of the segment, or the negative number of the entry log. ``offset`` and ``length``
-    are those of the frame (not of its record) in that file. The run holds ``entry_count`` entries. It holds
+    belong to the frame (not to its record) in that file. The run holds ``entry_count`` entries. It holds
     every id from ``first`` to ``last`` if ``entry_count == last - first + 1``. ``sequence`` is the sequence
     of the journal block: the run is durable once the block is. In an entry log it is 0. Runs of one ledger
     are sorted by their first id. The index has at most one run for each first id of a ledger. If a new run

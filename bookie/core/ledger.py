@@ -25,7 +25,7 @@ two runs, except while damaged runs are replaced or runs are moved. ``Engine.add
 of these bounds:
 
     last_entry  the highest id that was ever accepted, pending adds included; after a crash the bound may be
-                too high. If a frame begins after this id, the engine appends the frame without looking for
+                too high. If a frame begins after this id, the engine appends the frame without a search for
                 duplicates
     index_last  no run that only the index knows holds a higher id than this
     widest      the largest ``last - first`` of any run
@@ -307,7 +307,7 @@ class BookieLedger:
         highest = self.index_last
         for run in reversed(self.runs):
             if run.first + self.widest <= highest:
-                break  # Neither this run nor an earlier one reaches further.
+                break  # This run and all earlier ones end here or before.
             if run.sequence <= durable:
                 highest = max(highest, run.last)
         return highest

@@ -94,7 +94,7 @@ def undenied(answer: _Answer, first: int) -> _Answer:
     3 may have been lost, and entry 4 is corrupt, then the answer to a read is UNKNOWN through 3.
 
     Args:
-        answer: What the bookie found.
+        answer: The result of the bookie.
         first: The first entry in question.
     """
     denies = answer.status in _DENIALS or (answer.status in _UNREADABLE and answer.through >= first)
@@ -151,7 +151,7 @@ class LossMarks:
         )
 
     def serving(self, *, acknowledges_unsynced: bool) -> LossMarks:
-        """Return the marks that apply while the bookie serves. The unclean bit is set exactly if a crash
+        """Return the marks that apply while the bookie serves. The unclean bit is set if and only if a crash
         would lose acknowledged entries."""
         return attrs.evolve(self, is_unclean=acknowledges_unsynced)
 

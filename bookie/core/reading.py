@@ -3,7 +3,7 @@
 A *run* is a frame of entries of one ledger at its place in a file. A read asks for the entries first, first +
 stride, ... up to last. The ledger's runs are sorted by their first id. Runs may interleave after striping and
 resends. While entries are being moved, two runs may hold the same entries; then each entry is taken from one
-of the two. ``RangeReader`` takes runs one at a time, and only those that it needs. It emits entries in the
+of the two. ``RangeReader`` takes runs one at a time, and only the runs that it needs. It emits entries in the
 order of their ids:
 
     reader = RangeReader(...)
@@ -11,10 +11,10 @@ order of their ids:
     while (run := reader.wanted()):         # not None: this run is needed next
         reader.on_entries(run, entries)     # or on_unreadable(run, status)
 
-The reader emits the entries of a run together, up to the place where another run begins. Only where runs
-interleave, it emits entries one by one. The reply ends at ``bytes_max`` payload bytes (the first entry always
-fits) and at ``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 or more above the
-reply's first id, because a frame stores this distance in 32 bits.
+The reader emits the entries of a run together, up to the place where another run begins. It emits entries one
+by one only where runs interleave. The reply ends at ``bytes_max`` payload bytes (the first entry always fits)
+and at ``limits.FRAME_ENTRIES_MAX`` entries. It also ends before an id that is 2**32 or more above the reply's
+first id, because a frame stores this distance in 32 bits.
 
 For one reply, the reader looks at runs of about ``EXAMINED_BYTES_MAX`` bytes in total at most. The reply ends
 before the next run. Otherwise a request of a few bytes, with a large stride, could read a whole ledger. The
@@ -48,7 +48,7 @@ EXAMINED_BYTES_MAX = 16 * MIB
 Half of this is enough for a reply of usual size, even if the ledger is striped over the largest ensemble."""
 
 _RUN_BYTES = 4 * KIB
-"""What looking at a run costs, in addition to its bytes. This many bytes could be read in the same time."""
+"""The cost of looking at a run, in addition to its bytes. This many bytes could be read in the same time."""
 
 
 class _Cursor:
@@ -182,7 +182,7 @@ class RangeReader:
         Args:
             run: The run that ``wanted`` returned.
             entries: All its entries.
-            damaged: The ids of those that fail their digests, ascending.
+            damaged: The ids of the entries that fail their digests, ascending.
         """
         popped = self._runs.popleft()
         assert popped is run

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 
 class Line(Enum):
-    """A line of requests. If requests of several lines may begin, those of the first line begin first."""
+    """A line of requests. If requests of several lines may begin, the requests of the first line begin
+    first."""
 
     URGENT = "urgent"
     """Fences and recovery reads."""

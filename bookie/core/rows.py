@@ -85,7 +85,7 @@ class FileRow:
     ledgers: int = 0
     """How many ledgers had runs in the file, and were not deleted, when the row was made."""
     level: int = 0
-    """How often the entries in the file were merged with those of other files."""
+    """How often the entries in the file were merged with entries of other files."""
 
     @classmethod
     def of(

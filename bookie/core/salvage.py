@@ -11,7 +11,7 @@ in the file can be verified.
 * An entry log is searched byte by byte after a damaged record.
 
 For example, a segment has the blocks 41, 42 and 43, and the header of 42 is damaged. Salvage then gives all
-records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes what was found into new entry logs.
+records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes these facts into new entry logs.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ proof too. ``bookie.core.boot`` adds the evidence of later segments.
 record is hidden. The block's header and table have checksums, so the bad pages are known. Suppose that every
 record on a bad page is an ADD record, and that the head of its frame is intact. Then we still know which
 entries each frame has, and how long the frame is. A caller that sets ``passes_rot`` gets such a block like
-any other. A later read of the entries finds those that do not match their digests.
+any other. A later read finds the entries that do not match their digests.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def scan_segment(
     passes_rot: bool = False,
     is_unwritten: bool = False,
 ) -> SegmentScan:
-    """Walk over all blocks of a segment and return what it holds.
+    """Walk over all blocks of a segment and return its content.
 
     See ``BlockWalk`` for the other arguments and for the errors.
 

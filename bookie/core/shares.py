@@ -1,10 +1,10 @@
 """Fair shares of a bookie's work: which items of work may start now, and which wait for a turn.
 
 A *party* is a set of connections that share one allowance. If several parties want to work, each gets the
-same share, however many connections it has and however much it sends. Parties may form a *group*. The whole
+same share, no matter how many connections it has and how much it sends. Parties may form a *group*. The whole
 group gets the share of one party, and its parties divide this share.
 
-**Rounds.** In each round a party may spend ``quantum`` bytes. The caller decides what an item costs: a tiny
+**Rounds.** In each round a party may spend ``quantum`` bytes. The caller decides the cost of an item: a tiny
 item may cost more than its bytes. Items that the party cannot pay for wait. At the end of a round each party
 gets a new quantum, and its waiting items start until it is spent.
 
@@ -128,7 +128,7 @@ class Shares(Generic[T]):
 
         Args:
             party: The party that did the work.
-            cost: What to add to the costs of the party, in bytes.
+            cost: How many bytes to add to the costs of the party.
             group: The group of the party, as in ``take``.
         """
         self._account(party, group).left -= cost

@@ -3,7 +3,7 @@
 Entries are first written to a segment of the journal. Entries may *stay* there: the segment is kept
 unchanged, and the index records where in it each run is. A *run* is a frame of entries of one ledger, stored
 in one piece. Then nothing is written twice. With large runs this works well: the cost of a read depends on
-the number of runs, and hardly on how far apart they are. Small runs are costly: the index needs a row for
+the number of runs, and hardly on the distance between them. Small runs are costly: the index needs a row for
 each run, and much of the segment is headers and padding. So if the runs of a full segment are smaller than
 ``small_run_bytes`` on average, the segment is rewritten at once: its runs are sorted and joined
 (``bookie.core.merging``) in an entry log, and the segment is free. If the journal has its own device, every
@@ -16,11 +16,11 @@ Later, a file is rewritten, alone or with others, for one of these reasons:
     sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
     small       its runs are small, or the file is, and there are ``merge_width`` such files of its level.
                 Together they become one file of the next level. On each level, runs are ``merge_width`` times
-                as large as on the level before. So an entry is written a few times at most, however many
-                ledgers are interleaved
+                as large as on the level before. So an entry is written a few times at most, no matter how
+                many ledgers are interleaved
     wasteful    less than ``eventual_ratio`` of its bytes belong to ledgers that exist. Checked now and then
-    rotten      it is damaged, but no damaged part holds an entry that counts: one whose ledger exists, and
-                whose run the index still names. This reason comes before all others
+    rotten      it is damaged, but no damaged part holds an entry that counts. (An entry counts if its ledger
+                exists and the index still names its run.) This reason comes before all others
 
 A job rewrites several files into one log, as many as fit ``log_bytes_max`` bytes and ``log_runs_max`` runs.
 These bounds exist because runs are sorted in memory. A job takes at most ``merge_width`` small files, or four
@@ -127,7 +127,7 @@ class SpaceUse:
 
     segments: int = 0
     segment_bytes: int = 0
-    """The bytes of the runs in segments, including those of ledgers that were deleted later."""
+    """The bytes of the runs in segments, including runs of ledgers that were deleted later."""
     entry_logs: int = 0
     entry_log_bytes: int = 0
     live_bytes: int = 0

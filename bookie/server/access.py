@@ -6,7 +6,7 @@ it, so most requests need no question to the store:
     grants   the record of each principal that connects. The bookie reads the record at the principal's first
              request, and again if the records change (a watch) or if ``limits.ACCESS_REFRESH_S`` has passed
     facts    the log and the key of each ledger that a decision needed. The facts of a ledger never change, so
-             they stay in the cache until those of other ledgers need the room
+             they stay in the cache until facts of other ledgers need the room
 
 Each connection has an ``Access``, which remembers the ledgers that the client may use, so the check of a
 later frame is one look into a set. If the rights of a principal change, the bookie empties the sets of the
@@ -25,7 +25,7 @@ a waiting add holds up all later frames of its connection.
 An outage of the store does not stop a writer with rights to everything, if the bookie knows the writer's
 ledgers: such a decision needs nothing from the store. In an open cluster, every client has these rights.
 
-**A client that asks much** delays only itself. A connection has at most one decision under way, and each
+**A client with many requests** delays only itself. A connection has at most one decision under way, and each
 party and each principal has a bounded number of questions to the store (``fair``). So if a client sends a
 flood of fences for ids that do not exist, other clients still reach the store.
 """
@@ -315,7 +315,7 @@ def _rights(known: _Known | None) -> Rights:
 
 
 class Access:
-    """Decides what one connection may do. ``AccessControl.open`` makes it."""
+    """Decides which requests one connection may send. ``AccessControl.open`` makes it."""
 
     __slots__ = ("_allowed", "_control", "_on_change", "_turn", "known", "looks", "writable")
 
@@ -358,7 +358,7 @@ class Access:
         """Return the status that refuses a request; None if it is allowed.
 
         - PERMISSION_DENIED: the principal does not have the right.
-        - UNAUTHORIZED: the request carries a key that is not the ledger's.
+        - UNAUTHORIZED: the request does not carry the ledger's key.
         - NO_SUCH_LEDGER: an add or a fence of a ledger that does not exist.
         - NOT_READY: the ledger does not exist, or the metadata store does not answer.
         """

@@ -45,7 +45,7 @@ class BookieAdministration:
         Args:
             gate: Decides which client may make which request.
             configuration: The configuration in force, without secrets.
-            beside: Reads other metrics of the process, for example those of auto-recovery.
+            beside: Reads other metrics of the process, for example the metrics of auto-recovery.
         """
         self.node: BookieNode | None = None
         """The bookie while it serves. The owner sets it."""

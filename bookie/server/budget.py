@@ -53,7 +53,7 @@ class ByteBudget:
 
     def give(self, count: int) -> None:
         """Return bytes that were taken."""
-        assert 0 <= count <= self.used, "more was given back than had been taken"
+        assert 0 <= count <= self.used, "a task gave back more bytes than were taken"
         self.used -= count
         self._serve()
 

@@ -40,8 +40,8 @@ connection, because the next bytes may not be a frame.
 itself does not read. Between frames, a connection may be quiet without a limit.
 
 **Turns.** The bookie parses and handles at most ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` of a client
-at a time, however much the client has sent. Then the other tasks run. So a flood of small frames delays the
-other clients by one turn only. A *party* is all connections of one principal from one address. If several
+at a time, no matter how much the client has sent. Then the other tasks run. So a flood of small frames delays
+the other clients by one turn only. A *party* is all connections of one principal from one address. If several
 parties use the bookie, all connections of a party together get one such turn in each pass of the event loop
 (``fair``). The exact cost of frames is known only when they are parsed. So the connection first asks for a
 turn for the estimated cost, and then corrects the estimate.
@@ -59,7 +59,7 @@ down. If a client leaves replies with data unread, only that client's other requ
 
 **Ends.** A connection ends in one of these ways:
 
-- The client closes or dies. Its adds under way still become durable, but nobody gets an acknowledgement.
+- The client closes or dies. Its adds under way still become durable, but no client gets an acknowledgement.
 - The client misbehaves; one line in the log reports it (``complaints``).
 - The network breaks.
 - The bookie stops: ``drain`` stops reading, answers the requests that were begun, and closes.
@@ -326,7 +326,7 @@ class Connection:
             buffer.received(count)
 
     async def _take_frames(self) -> list[Frame]:
-        """Wait until the connection's party may handle a turn of what was received. Return the frames in
+        """Wait until the connection's party may handle a turn of the received data. Return the frames in
         it."""
         if self._turns.is_over:
             await self._let_others_run()
@@ -429,7 +429,7 @@ class Connection:
         """Whether the engine and the party have room for an add of ``size`` bytes now.
 
         Call this before each add, with no checkpoint between the call and the add. So no add is refused for
-        lack of room, however many connections wait."""
+        lack of room, even if many connections wait."""
         return self._shared.engine.has_room_for(size) and self._shared.fair.may_add(self._party)
 
     async def _wait_room(self) -> bool:
@@ -494,8 +494,8 @@ class Connection:
             if (frame_of_proof := await self._receive_first(Kind.PROOF)) is None:
                 return False
             own_proof = proof.on_proof(decode_proof_untrusted(frame_of_proof))
-            # Check this only after the proof. Without a proof, a stranger must neither use up connections of
-            # the principal that it claims to be, nor learn whether any are left.
+            # Check this only after the proof. Without a proof, a stranger must not use up connections of the
+            # principal that it claims to be, and must not learn whether any are left.
             if own_proof is not None and not shared.fair.has_connection(self._party.address, proof.principal):
                 return await self._turn_away_busy(encode_proof_reply(own_proof, is_busy=True))
             self._outbox.reply([encode_proof_reply(own_proof)])

@@ -1,8 +1,8 @@
 """Copying damaged entries again, from bookies that have them intact.
 
 A *run* is a frame of entries of one ledger, stored in one piece. Scrubbing (``bookie.storage.upkeep.scrub``)
-finds damaged runs: their bytes are no longer what was written. ``CorruptionRepair`` fetches copies of the
-entries from other bookies of the ledger, checks the copies against the digests that the writer made, and
+finds damaged runs: they no longer have the bytes that were written. ``CorruptionRepair`` fetches copies of
+the entries from other bookies of the ledger, checks the copies against the digests that the writer made, and
 replaces the damaged entries. Until an entry is replaced, the bookie answers that the entry is damaged, never
 that it does not exist. If no bookie has a copy, this answer stays.
 

@@ -8,8 +8,8 @@ oracle raises MetadataUnavailable and returns no part of the answer.
 
 A store of another cluster would answer that everything is gone. The store object itself refuses such a store
 (``WrongCluster``, see ``MetadataStore.belong_to``). The oracle makes the store object check again, by a
-``sync`` after the last answer. Someone may be emptying the store. The node that names the cluster may be
-deleted last, so the first check can still find it when ledgers are already gone.
+``sync`` after the last answer. Perhaps the store is just being emptied. The node that names the cluster may
+be deleted last, so the first check can still find it when ledgers are already gone.
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
 that loss (``model.restoration``), the oracle does not report any ledger from before the restore as gone. The
@@ -42,7 +42,7 @@ class MetadataDeletionOracle:
         self._store = store
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Return those of the ledgers that the store no longer has, in ascending order.
+        """Return the ledgers, out of ``ledger_ids``, that the store no longer has, in ascending order.
 
         Args:
             ledger_ids: The ledgers to ask about. Ascending order takes the fewest listings.

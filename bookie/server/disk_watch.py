@@ -1,9 +1,9 @@
 """Watching a bookie's disk: the bookie becomes read-only before the disk is full.
 
 ``DiskWatch`` looks at the space of every directory that the bookie writes to. It looks every
-``disk_watch_interval_s``, and whenever the storage begins, fills or rewrites a file of entries, because a
-fast writer can fill a small disk between two timed looks. ``bookie.core.fullness`` judges the space, and the
-watch acts:
+``disk_watch_interval_s``. It also looks when the storage begins, fills or rewrites a file of entries, because
+a fast writer can fill a small disk between two timed looks. ``bookie.core.fullness`` judges the space, and
+the watch acts:
 
     short of space      writes a log line; asks for collection and compaction
     read-only           refuses ordinary adds, and moves the registration to the other list in one step of the
@@ -111,7 +111,7 @@ class DiskWatch:
         )
 
     async def run(self) -> None:
-        """Look regularly, and whenever the use of the disk has changed. This returns only if no disk has
+        """Look regularly, and after each change in the use of the disk. This returns only if no disk has
         bounds."""
         while True:
             changed = self._engine.files_changed

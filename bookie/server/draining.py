@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 async def follow_draining(
     store: MetadataStore, cookie: Cookie, set_read_only: Callable[[bool], None]
 ) -> None:
-    """Tell ``set_read_only`` at each change whether the bookie is to be emptied. This never returns.
+    """Tell ``set_read_only`` at each change whether an operator wants the bookie emptied. This never returns.
 
     If the store cannot be reached or its record is damaged, the last valid answer holds.
     """
@@ -48,5 +48,5 @@ async def follow_draining(
             is_draining = is_wanted
             set_read_only(is_wanted)
 
-    what = f"bookie={cookie.bookie_id}: it is not known whether the bookie is to be emptied"
+    what = f"bookie={cookie.bookie_id}: it is not known whether an operator wants the bookie emptied"
     await follow(store, path, look, what=what, log=logger, survives=(LedgerLogError,))

@@ -1,29 +1,29 @@
 """Fair shares for the clients of a bookie: turns at its event loop (``bookie.core.shares``), and places,
-which are limits on what a client may hold at once.
+which limit the resources that a client may hold at once.
 
 A *party* is all connections of one principal from one address. A client that did not prove an identity has no
 principal. All connections of such clients from one address form one party. A connection also belongs to that
 party of its address until the bookie has greeted it (accepted its HELLO).
 
-**Turns.** A bookie's event loop does one thing at a time. A client that sends much could keep it busy, and
-longer still with more connections. So a connection asks for a turn before it handles frames. One round (see
+**Turns.** A bookie's event loop does one thing at a time. A client that sends a lot could keep it busy, and
+with more connections even longer. So a connection asks for a turn before it handles frames. One round (see
 ``bookie.core.shares``) is one pass of the event loop. In each pass, all connections of a party together
 handle as much as one turn (``limits.TURN_BYTES``). The parties of one principal are a group and divide this
-amount. The task ``run`` begins a round whenever some connection waits. Within a party, work waits in *lanes*
+amount. The task ``run`` begins a round when a connection waits. Within a party, work waits in *lanes*
 (queues), and the lanes take turns: each connection has one lane for its frames, one for its requests and one
 for its sending.
 
-**What is paid for.** A client pays for everything that it makes the bookie do: parsing its frames, its adds,
-each piece of work on a request (``requests``), and sending replies that had to wait for the client. If some
-work needed no turn, a client could use it to delay the others without limit.
+**Costs.** A client pays for everything that it makes the bookie do: parsing its frames, its adds, each piece
+of work on a request (``requests``), and sending replies that had to wait for the client. If some work needed
+no turn, a client could use it to delay the others without limit.
 
 **The journal.** All adds go into one queue, and leave it in the order in which they came. So while several
 parties use the bookie, a party adds no more while ``limits.PARTY_UNSYNCED_BYTES`` of its bytes wait for their
 sync. So the add of another party waits for at most these bytes of a fast client, and not for everything that
 the client can send.
 
-**Places.** A party may use only a part of what the bookie has, and so may a principal at all its addresses
-together. So some places are always left for the other clients. The limits (in ``limits``):
+**Places.** A party may use only a part of the bookie's places. The same holds for a principal at all its
+addresses together. So some places are always left for the other clients. The limits (in ``limits``):
 
                                      of a party                    of a principal
     requests under way               ``PARTY_REQUESTS``            ``PRINCIPAL_REQUESTS``
@@ -31,7 +31,7 @@ together. So some places are always left for the other clients. The limits (in `
     places for large frames          ``PARTY_LARGE_FRAMES``        ``PRINCIPAL_LARGE_FRAMES``
     questions to the metadata store  ``PARTY_LOOKS``               ``PRINCIPAL_LOOKS``
     requests that are worked on      ``PARTY_WORKING``             -
-    connections                      -                             three quarters of the bookie's
+    connections                      -                             three quarters of the connections
 
 A request is "under way" until it has its answer. It is "worked on" while the bookie reads or computes for it.
 A long poll is only "under way", because it mostly waits.
@@ -143,7 +143,7 @@ class Party:
 
     name: str = attrs.field(init=False)
     """The name of the party in ``bookie.core.shares``. If a client leaves and comes back, its party has the
-    same name, so the client still pays for what it owed."""
+    same name, so the client still pays its debt."""
     group: str | None = attrs.field(init=False)
     """Parties with the same group divide one share. None: the party has its own share."""
 
@@ -314,7 +314,7 @@ class FairShares:
 
     @property
     def is_alone(self) -> bool:
-        """Whether only one party has asked for anything lately."""
+        """Whether only one party has asked for anything recently."""
         return self._shares.is_alone(trio.current_time())
 
     def pay(self, party: Party, cost: int) -> None:
@@ -343,7 +343,7 @@ class FairShares:
                 self._shares.leave(party.name, going)
 
     async def run(self) -> None:
-        """Begin a round whenever a task waits for a turn. This never returns."""
+        """Begin a round each time a task waits for a turn. This never returns."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

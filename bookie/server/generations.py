@@ -1,7 +1,7 @@
 """Generations: a bookie notices that its directory was rolled back.
 
-Someone may restore an older copy of the directory, for example a snapshot of a virtual machine. The copy has
-the right identity (``identity``), but lacks the entries that the bookie acknowledged later. So the
+An operator may restore an older copy of the directory, for example a snapshot of a virtual machine. The copy
+has the right identity (``identity``), but lacks the entries that the bookie acknowledged later. So the
 directory's cookie and the store's cookie both count *generations*, and each generation has a random name, its
 token. A bookie counts a new generation
 

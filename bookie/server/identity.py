@@ -161,7 +161,7 @@ async def establish_identity(
     is_foreign = here is not None and here.cluster != cluster
     if problem is not None and (not fix_cookie or is_foreign or (here is None and has_data)):
         raise CookieMismatch(problem)
-    await wait_unregistered(store, bookie_id, place)  # Before anything is changed.
+    await wait_unregistered(store, bookie_id, place)  # Call this before anything is changed.
     if problem is not None:
         logger.warning("bookie=%s: its cookie is fixed: %s", bookie_id, problem)
         return await _fix(store, directory, here, node, fresh)
@@ -170,15 +170,15 @@ async def establish_identity(
         await _store_cookie(store, directory, fresh)
         return fresh
     if node is None or there is None:
-        # Complete an earlier format. The generation is still that of the formatting, because the bookie has
+        # Complete an earlier format. The generation is the same as at the formatting, because the bookie has
         # never served from this directory.
         counted = attrs.evolve(here, begun_tokens=())
         await _store_cookie(store, directory, counted)
         return counted
     if await compare_generations(directory, here, there) is Age.BEHIND:
         logger.warning(
-            "bookie=%s: rolled back: %s has generation %d, but the bookie was at %d: somebody restored an "
-            "older copy, and acknowledged entries may be lost. The loss is marked, and missing entries are "
+            "bookie=%s: rolled back: %s has generation %d, but the bookie was at %d: an older copy was "
+            "restored, and acknowledged entries may be lost. The loss is marked, and missing entries are "
             "copied from other bookies",
             bookie_id,
             directory.path,

@@ -54,7 +54,8 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
     """Return whether a damaged file still has intact copies of all its runs that the bookie needs.
 
     A run is a frame of entries of one ledger, stored in one piece. The bookie still needs the runs that the
-    index names in this file, except those of deleted ledgers. Returns False if the index cannot be read.
+    index names in this file, except the entries of deleted ledgers. Returns False if the index cannot be
+    read.
     """
     files = EntryFiles(
         SegmentFiles(directory.disk, directory.journal_path, instance),

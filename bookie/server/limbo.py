@@ -15,7 +15,7 @@ that it has, and never answers that an entry does not exist (``bookie.core.loss_
     flush; only then take the ledgers that are CLOSED and whole out of limbo, durably
 
 A ledger is *whole* if no entry that belongs here is missing. Whole ledgers do not wait for the others: about
-once a second, those that are whole by then leave limbo.
+once a second, all ledgers that are whole leave limbo.
 
 The repair then looks again at the remaining ledgers, after growing pauses, because bookies that were down
 come back and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the
@@ -30,8 +30,8 @@ apart.
 
 The bookie copies at most ``limbo_bytes_per_s``, a setting of the bookie, for all ledgers together. The limit
 of auto-recovery does not apply. Auto-recovery copies entries that other bookies have too, so it can wait. A
-ledger in limbo is more urgent: a client that needs this bookie's answer can neither recover the ledger nor
-read it to its end.
+ledger in limbo is more urgent: a client that needs this bookie's answer cannot recover the ledger or read it
+to its end.
 
 After a crash at any point, the loss marks may name too many ledgers in limbo, never too few. The next start
 continues from these marks. If entries were copied but not durable, they are copied again.
@@ -82,7 +82,7 @@ _CLEAR_EVERY_S = 1.0
 a write of the whole file of marks. Usually the marks have one range of ledgers in limbo, and the range
 shrinks from its low end. If some ledgers stay in limbo and others between them leave, there are more ranges,
 of 16 bytes each. A log of changes would be smaller, but a start would have to read the changes in the right
-order. A single file avoids that question."""
+order. A single file avoids that problem."""
 
 _TOLD_LEDGERS = 8
 """One log line names at most this many ledgers."""
@@ -97,7 +97,7 @@ class Peers(Protocol):
     """Access to the other bookies and to the cluster's ledgers (``ledgerlog.repair.peers`` implements it)."""
 
     async def list_ledgers(self) -> list[int]:
-        """Return all ledger ids in ascending order; at least those that existed before the call."""
+        """Return all ledger ids in ascending order; at least all that existed before the call."""
         ...
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None: ...
@@ -284,7 +284,7 @@ class LimboRepair:
             await gather(repair, clear)
 
     async def _clear(self, peers: Peers, whole: dict[int, LedgerMetadata | None]) -> None:
-        """Take whole ledgers out of limbo. ``whole`` has the metadata by which each was repaired."""
+        """Take whole ledgers out of limbo. ``whole`` has the metadata with which each ledger was repaired."""
         await self._engine.flush()
         # In the meantime, a repair may have added this bookie to a ledger's metadata, for copies that the
         # bookie took before the loss (D27.6). So if a ledger's metadata changed, the ledger stays in limbo
@@ -361,7 +361,7 @@ class LimboRepair:
                 assert failure is not None
                 if not isinstance(failure, EntryNotFound | EntryCorrupt):
                     raise failure
-                # If no other bookie names an entry of a stretch, skip the stretch, however long it is.
+                # If no other bookie names an entry of a stretch, skip the stretch, even if it is very long.
                 held = await peers.first_held(metadata, self._bookie_id, at + 1, high)
                 lost.append((at, held - 1))
                 following = next(share.ids(held, high), None)

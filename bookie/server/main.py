@@ -272,8 +272,8 @@ def run(
     had_terminal = has_terminal()
 
     def reload() -> bool:
-        """Read the certificates and the secret again. Return False if the bookie has neither, or if SIGHUP
-        came because the terminal is gone."""
+        """Read the certificates and the secret again. Return False if the bookie has no certificates and no
+        secret, or if SIGHUP came because the terminal is gone."""
         if had_terminal and not has_terminal():
             return False
         if certified is not None:

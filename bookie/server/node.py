@@ -123,8 +123,8 @@ class BookieNode:
     """The sessions with the metadata store."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
-    """Who wants ordinary adds refused, for example "disk". If this is empty, the bookie takes ordinary
-    adds."""
+    """The parts that want ordinary adds refused, for example "disk". If this is empty, the bookie takes
+    ordinary adds."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -143,7 +143,7 @@ class BookieNode:
 
     @property
     def read_only_for(self) -> frozenset[str]:
-        """Who wants ordinary adds refused: any of "operator", "disk" and "draining"."""
+        """The parts that want ordinary adds refused: any of "operator", "disk" and "draining"."""
         return frozenset(self._read_only_for)
 
     @property
@@ -154,13 +154,13 @@ class BookieNode:
     def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
         """Ask the bookie to refuse ordinary adds, or withdraw that request.
 
-        The bookie takes ordinary adds again once nobody wants them refused. It always takes the adds of
+        The bookie takes ordinary adds again once no part wants them refused. It always takes the adds of
         recovery and repair. The registration moves to the other list soon after.
 
         Args:
             value: Whether ``wanted_by`` wants ordinary adds refused.
-            wanted_by: Who asks. For example, if the "operator" and the "disk" want adds refused, both must
-                withdraw that before the bookie takes adds again.
+            wanted_by: The part that asks. For example, if the "operator" and the "disk" want adds refused,
+                both must withdraw that before the bookie takes adds again.
         """
         if value:
             self._read_only_for.add(wanted_by)
@@ -252,7 +252,7 @@ async def open_bookie(
         ) as directory,
         _open_door(network, listen) as door,
     ):
-        await refuse_newer(directory)  # Before the cookies and the marks are written.
+        await refuse_newer(directory)  # Call this before the cookies and the marks are written.
         # Call ``find_place`` only now: while the directory is locked, no other process has the same place.
         place = find_place() if find_place is not None else ""
         if repair_damage:
@@ -376,8 +376,8 @@ class _Door:
         return self._listener
 
     async def turn_away(self) -> None:
-        """Close each new connection at once, so that the client tries another bookie and does not wait in
-        vain."""
+        """Close each new connection at once, so that the client tries another bookie and does not wait for
+        this one."""
         try:
             with self._turning_away:
                 while True:

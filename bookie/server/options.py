@@ -5,8 +5,7 @@ value has another type, or the engine refuses it, InvalidArgument names the file
 So a bookie never ignores a setting that its operator wrote into the file.
 
 ``frame_bytes_max`` must not be below the largest frame of the protocol. Otherwise other bookies could hold
-entries that this bookie always refuses, and neither recovery, repair nor backfill could copy them to this
-bookie.
+entries that this bookie always refuses, and recovery, repair and backfill could not copy them to this bookie.
 """
 
 from __future__ import annotations

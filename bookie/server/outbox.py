@@ -26,7 +26,7 @@ messages count in ``answer_bytes``. If ``answer_bytes`` grows too large, the con
 client. If a client takes less than one batch within ``limits.FRAME_PROGRESS_TIMEOUT_S``, ``run`` gives up. By
 then the client's own requests have long timed out. ``BATCH_BYTES`` bounds the replies of a batch: together
 they exceed it by less than one reply. The refusals, the acknowledgement and the rest of an unfinished message
-come on top.
+are not counted in this bound.
 
 **Turns.** Clients take turns (``fair``): before each batch, ``run`` waits until it is its client's turn.
 Otherwise, if a client with many connections begins to read at last, the bookie would send that client

@@ -9,9 +9,9 @@
 In each case the bookie syncs with the metadata store and reads the highest ledger id ever given out. It marks
 all ledgers up to this id as fenced and in limbo, durably. *Fenced*: the bookie refuses ordinary adds. *In
 limbo*: it never answers that an entry does not exist (``bookie.core.loss_marks``). Only then may it write a
-cookie, open the journal, answer clients and register. This takes one read and one write, however many ledgers
-there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the bookie.
-Phase two (``limbo``) runs while the bookie serves.
+cookie, open the journal, answer clients and register. This takes one read and one write, no matter how many
+ledgers there are. It needs no listing, which could be incomplete, and no search for the ledgers that name the
+bookie. Phase two (``limbo``) runs while the bookie serves.
 
 Because of the sync, the highest id covers every ledger whose entries the previous run may have taken. The
 directory's lock ensures that the previous run is over. If an id is given out after the read, no writer has

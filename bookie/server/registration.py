@@ -15,11 +15,11 @@ handles a lost session, a node that an operator deleted, and a write whose answe
   bookie's *place*: the lock file, the machine and its present boot. If the place equals ours, the process
   that wrote the node is dead, because we hold the lock that it held. Then one transaction replaces the node
   at once, at the version that was read. (When the old session ends, the store deletes only the nodes of that
-  session.) Without this proof a node is never replaced. For example, if the previous process ran before a
-  reboot or on another machine, ``register`` waits until the store has ended its session.
+  session.) Without this proof, ``register`` never replaces a node. For example, if the previous process ran
+  before a reboot or on another machine, ``register`` waits until the store has ended its session.
 - *A living process that serves a copy of the directory.* The copy has the same cookie but its own lock file,
-  so neither process can notice the other. Two bookies under one identity would each answer "no such entry"
-  for entries that only the other one has. If the other session lasts longer than the session of a dead
+  so the two processes cannot notice each other. Two bookies under one identity would each answer "no such
+  entry" for entries that only the other one has. If the other session lasts longer than the session of a dead
   process can, the other process counts as alive, and ``register`` refuses. So call ``register``, and wait for
   it, before you serve the first client.
 
@@ -33,7 +33,7 @@ which belongs to our present session.
 
 **Moving** between the two lists is also one transaction, so at every moment the bookie is in exactly one
 list. (If a client reads one list before the move and the other list after it, it may see the bookie in both
-or in neither.)
+lists, or in none.)
 
 **Trouble.** If the store cannot be reached, the bookie continues serving: its clients know its address, and
 only the store decides whether its session survives. The bookie tries again, with growing pauses. It logs one

@@ -6,10 +6,10 @@
        themselves are damaged, they are set aside first. A start never takes missing marks for sound marks
     3  salvage the files (``bookie.storage.upkeep.salvage``)
 
-The order matters. From step 2 on, whatever step 3 finds: if the bookie may have acknowledged an entry, it
-never answers that the entry does not exist. It also takes no add that a lost fence would have refused. While
-the bookie serves, the repair of ledgers in limbo (``bookie.server.limbo``) copies missing entries from other
-bookies. When no ledger is in limbo, the files that were set aside are removed.
+The order matters. From step 2 on, the result of step 3 does not matter for safety: if the bookie may have
+acknowledged an entry, it never answers that the entry does not exist. It also takes no add that a lost fence
+would have refused. While the bookie serves, the repair of ledgers in limbo (``bookie.server.limbo``) copies
+missing entries from other bookies. When no ledger is in limbo, the files that were set aside are removed.
 
 **A damaged index** alone loses nothing, because the index can be made again from the files (``heal_index``).
 The steps above are needed only if a file is damaged too.
@@ -62,7 +62,7 @@ async def repair_directory(
         config: The settings of the storage. None: the defaults.
 
     Returns:
-        What was done; None if the directory starts without a repair.
+        The steps that were done; None if the directory starts without a repair.
 
     Raises:
         IncompatibleVersion: A newer version wrote one of the files. Nothing was changed.
@@ -143,9 +143,9 @@ async def restore_cookie(store: MetadataStore, directory: StorageDirectory, *, p
     """Restore a directory's cookie if it is damaged or missing.
 
     The headers of the files name the bookie's instance, and the metadata store has the cookie of each
-    instance. The store's cookie says which generation the store has counted. Only the directory's lost cookie
-    said which generation the directory had reached (``generations``). Without the generation, the directory
-    may be an old copy, so it is first marked as if it had lost data.
+    instance. The store's cookie says which generation the store has counted. But only the directory's lost
+    cookie said which generation the directory had reached (``generations``). Without the generation, the
+    directory may be an old copy, so it is first marked as if it had lost data.
 
     Args:
         store: The cluster's metadata store.

@@ -1,8 +1,8 @@
 """The requests of one connection, except adds: they wait in a queue, and a few at a time become tasks.
 
-A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must wait for neither. So
-requests become tasks in the connection's nursery, and the connection continues reading frames. A reply
-carries the number of its request, and replies leave in any order.
+A read may wait for a disk. A long poll may wait for a writer that is quiet. An add must not wait for either
+of them. So requests become tasks in the connection's nursery, and the connection continues reading frames. A
+reply carries the number of its request, and replies leave in any order.
 
 **The queue** (``bookie.core.request_queue``). The bookie works on ``limits.BOOKIE_CONNECTION_WORKING``
 requests of a connection at the same time, and begins none while the client leaves more than
@@ -12,18 +12,18 @@ objects, not as tasks.
 **Turns.** The bookie works on a request in pieces, and each piece waits for a turn of the client's party
 (``fair``). Looking for the runs of a ledger is one piece, and so is each run that is read, listed or checked.
 (A run is a frame of entries of one ledger, stored in one piece.) So another client waits for one piece only,
-however much a request asks for. Copying a byte costs a quarter of what checking it costs.
+even if a request asks for a lot. Copying a byte costs a quarter of checking it.
 
 **Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way. Its party, its
 principal and the bookie have bounds, too (``fair``). If one more request comes, the bookie answers
 TOO_MANY_REQUESTS, and the client waits and asks again. If the bookie stopped reading the connection instead,
 the client's adds would have to wait for its long polls. Long polls may not use the last quarter of the
-places, so clients can read existing entries however many long polls wait.
+places, so clients can read existing entries even if many long polls wait.
 
 Before it reads, a request takes the bytes that its reply may need, from the budgets of the connection, of its
 party, its principal and the bookie. The request gives the bytes back when the reply has been handed to the
-network. So these budgets bound the memory of replies, however many clients ask. Fences and recovery reads are
-*urgent*: they may use the bookie's reserve.
+network. So these budgets bound the memory of replies, no matter how many clients ask. Fences and recovery
+reads are *urgent*: they may use the bookie's reserve.
 
 **Long polls.** A READ with ``wait_ms`` waits until the LAC (the last confirmed entry that the bookie knows)
 has reached ``first``. A READ_LAC waits until the LAC is greater than ``first``. Both wait for at most

@@ -10,7 +10,7 @@ the server refuses the newcomer: it sends the reason, unless it would have to wa
 connection. The client then counts the bookie as failed and tries another bookie, which is better for the
 client than waiting in a queue.
 
-**The end.** ``stop`` closes the listener and lets every connection finish what it began. ``serve`` returns
+**The end.** ``stop`` closes the listener and lets every connection finish its requests. ``serve`` returns
 when the last connection is closed. If you cancel ``serve``, the connections are dropped at once. If the
 listener breaks by itself, the whole service fails: a bookie that clients cannot reach must not stay
 registered.

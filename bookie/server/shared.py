@@ -2,7 +2,7 @@
 
 The server makes one ``Shared`` and gives it to every connection. The ``Shared`` also tells the connections
 that a sync is done: the engine calls ``on_durable`` once for each sync, and the ``Shared`` tells only the
-connections with adds under way, however many others are open.
+connections with adds under way, and not all other open connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide who may send which requests to the administration port.
 
-    health    everybody. The answer says whether the process can be used, and nothing of its content
-    read      everybody, if the process was told so or the cluster is open. Otherwise a principal with the
+    health    every client. The answer says whether the process can be used, and nothing of its content
+    read      every client, if the process was told so or the cluster is open. Otherwise a principal with the
               right OPERATE (a bookie or an admin), proven by a certificate or a token. The token's scope
               "read" is enough
     change    a principal with the role "admin", proven by a certificate or a token with the scope "change".
@@ -11,7 +11,7 @@ A proof is a token (``model.token``) in the header Authorization, or a certifica
 
 **Tokens.** A browser never sends a token by itself. A foreign page may make an operator's browser send a
 request, but the page cannot add the header Authorization without a permission that this server never gives.
-That also holds if somebody points a foreign name at this server (DNS rebinding). There are no cookies.
+That also holds if a foreign name is pointed at this server (DNS rebinding). There are no cookies.
 
 **Certificates.** If a browser has a certificate installed, it uses the certificate for any page. So the gate
 refuses a change that is proven only by a certificate, if the request says that a page has caused it (Origin,
@@ -78,7 +78,8 @@ class AdminGate:
             store: The cluster's metadata store.
             prover: Proves the identity of this process, and verifies the identity of others.
             now_s: The wall clock, in seconds since 1970.
-            reads_are_open: Whether everybody may read. None: everybody may, while the cluster is not closed.
+            reads_are_open: Whether every client may read. None: every client may, while the cluster is not
+                closed.
         """
         self._store = store
         self._prover = prover
@@ -86,7 +87,7 @@ class AdminGate:
         self._reads_are_open = reads_are_open
 
     async def prove(self, asked: Asked) -> Principal:
-        """Return the principal that a token proves, even while everybody may read.
+        """Return the principal that a token proves, even while every client may read.
 
         Raises:
             RequestRefused: The token proves no principal, or a principal that may not read.

@@ -6,8 +6,8 @@ closes the oldest connection that waits for its next request. If no connection w
 new one. So silent connections keep no client out. If bytes do not form an HTTP request, the answer is 400,
 and the connection ends.
 
-A connection never ends the server, whatever its peer sends. If ``answer`` raises an exception that is not a
-LedgerLogError, that is a bug and ends the server.
+No data from a peer can end the server. If ``answer`` raises an exception that is not a LedgerLogError, that
+is a bug and ends the server.
 
 ``ask_http`` is the client side, for commands: it sends one request on its own connection.
 """
@@ -119,10 +119,11 @@ async def ask_http(
         address: The address of the server.
         method: The method.
         target: The path, with the query.
-        token: A token that proves who asks. None: send no token; the network may have a certificate.
+        token: A token that proves the identity of the caller. None: send no token; the network may have a
+            certificate.
 
     Returns:
-        The answer, whatever its status is. Of its headers only the content type is kept.
+        The answer, with any status. Of its headers only the content type is kept.
 
     Raises:
         ConnectionLost: No server listens at the address, or the answer was not complete within

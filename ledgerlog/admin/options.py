@@ -18,8 +18,10 @@ def admin_options(function: F) -> F:
         click.option(
             "--admin-reads",
             type=click.Choice(["open", "proven"]),
-            help="Who may read metrics and configuration there: everybody, or only processes that prove to "
-            "be a bookie or an admin. Default: everybody, unless the cluster is closed.",
+            help=(
+                "Who may read metrics and configuration there: all clients, or only processes that prove to "
+                "be a bookie or an admin. Default: all clients, unless the cluster is closed."
+            ),
         ),
         click.option(
             "--admin",

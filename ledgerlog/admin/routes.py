@@ -166,7 +166,7 @@ def switch(asked: Asked, name: str) -> bool:
     """Return the value of a switch in the query.
 
     Raises:
-        RequestRefused: The query has no such switch, or its value is neither true nor false.
+        RequestRefused: The query does not have this switch, or its value is not ``true`` or ``false``.
     """
     value = asked.query.get(name, "")
     if value not in ("true", "false"):

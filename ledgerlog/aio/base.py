@@ -111,7 +111,7 @@ class LeadershipEntered(Generic[A, F]):
         assert self._held is not None
         assert self._task is not None
         self._is_left = True
-        # As in ``asyncio.timeout``: stop our own cancellation here, and pass on those of others.
+        # As in ``asyncio.timeout``: stop our own cancellation here, and pass on the cancellations by others.
         ends_here = self._is_cancelled and self._task.uncancel() <= self._cancelling
         is_ours = ends_here and isinstance(error, asyncio.CancelledError)
         try:

@@ -215,7 +215,7 @@ class Cluster(AioCluster):
         return Election(self._portal, self._inner.election(name, candidate=candidate, listen=listen))
 
     def metrics(self) -> list[MetricSample]:
-        """Return what this process measures about its work with the cluster: appends, takeovers,
+        """Return the figures of this process about its work with the cluster: appends, takeovers,
         connections, sessions, and the logs that it leads.
 
         This reads counts that the library keeps anyway, and sends no request. ``docs/METRICS.md`` lists
@@ -696,8 +696,8 @@ class Campaign(AioFace[AsyncCampaign]):
     async def writer(self) -> LogWriter:
         """Wait until this process leads the log, and return the writer of this leadership.
 
-        The writer offers what a campaign lacks: ``submit``, ``epoch``, ``statistics``. It is good for
-        this leadership only; it raises the errors of ``LogWriter``.
+        The writer has members that a campaign lacks: ``submit``, ``epoch``, ``statistics``. It is good
+        for this leadership only; it raises the errors of ``LogWriter``.
 
         Returns:
             The writer.
@@ -730,8 +730,8 @@ class Campaign(AioFace[AsyncCampaign]):
             headers: The headers of the record: a mapping from names to bytes, or pairs of a name and
                 bytes.
             expected_offset: Write the record at this offset or not at all.
-            sequence: The number of the record among those of its producer, so that the log holds it
-                once even if you append it several times, here or at another process.
+            sequence: The number of the record among all records of its producer, so that the log holds
+                it once even if you append it several times, here or at another process.
             producer: The producer of the record. None: the producer that you gave to ``Log.lead``.
 
         Returns:
@@ -870,7 +870,7 @@ class Cursor(AioFace[AsyncCursor]):
             expected: The state that ``get``, ``move`` or ``set`` returned last. None: the cursor does
                 not exist yet, and the call creates it.
             properties: The new properties, together at most ``limits.CURSOR_PROPERTIES_BYTES_MAX``
-                bytes in UTF-8. None: keep those of ``expected``.
+                bytes in UTF-8. None: keep the properties of ``expected``.
             pins: Whether the cursor keeps the records from ``offset`` on. None: as in ``expected``; a
                 new cursor does not pin.
 
@@ -929,9 +929,9 @@ class Cursor(AioFace[AsyncCursor]):
             CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not
                 delete it.
             MetadataOutcomeUnknown: The cursor may or may not have been deleted. If there is a cursor
-                now, the answer was lost, and other clients have written the cursor since. Either one of
-                them created it again after this call had deleted it, or they moved it at least twice
-                and this call did nothing.
+                now, the answer was lost, and other clients have written the cursor since. There are two
+                cases: one of them created it again after this call had deleted it, or they moved it at
+                least twice and this call did nothing.
 
         Cancelling: the cursor may or may not be deleted."""
         await self._run(lambda: self._inner.delete(expected=expected))
@@ -998,8 +998,8 @@ class LogWriter(AioWriter):
                 names to bytes, or pairs of a name and bytes. At most ``limits.RECORD_HEADERS_MAX``
                 (256). Their order is kept, and a name may occur more than once.
             expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
-            sequence: The number of the record among those of its producer, from 0. The log then holds
-                the record once, even if you append it several times or the leader changes. Needs
+            sequence: The number of the record among all records of its producer, from 0. The log then
+                holds the record once, even if you append it several times or the leader changes. Needs
                 deduplication (see ``Log.writer``).
             producer: The producer of the record. None: the producer that you gave to ``Log.writer``.
                 Needs ``sequence``.
@@ -1165,7 +1165,7 @@ class LogWriter(AioWriter):
         await self._run(self._inner.flush)
 
     async def roll(self) -> None:
-        """Go on in a new ledger.
+        """Continue in a new ledger.
 
         Returns once new records go to the new ledger and the ledger before it is closed. Appends
         continue meanwhile. If the current ledger is empty, nothing happens.
@@ -1232,7 +1232,7 @@ class LogReader(AioRecords):
     records, and at a gap of lost records.
 
     The reader fetches ahead. If it meets an error, you first get the records that it fetched before the
-    error. Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
+    error. If nothing is fetched ahead, iterating is a checkpoint. Cancelling loses no record.
 
     Iterating raises:
 

@@ -114,7 +114,7 @@ class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
             NotLeader: The read is ``linear`` and this replica does not lead. Ask ``NotLeader.leader``.
             AppendUnknown: The read is ``linear`` and the leadership ended. Ask again.
             LogSealed: The read is ``linear`` and the log is sealed.
-            InvalidArgument: ``consistency`` is neither ``local`` nor ``linear``.
+            InvalidArgument: ``consistency`` is not ``local`` or ``linear``.
             ReplicaStopped: The replica has stopped.
         """
         return await self._run(partial(self._inner.read, fn, consistency=consistency))

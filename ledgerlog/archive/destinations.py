@@ -21,7 +21,7 @@ log's directory; ``_path`` refuses every other name. On a local disk ``_path`` a
 elsewhere through a symbolic link.
 
 **Whole or not there.** A job writes a file under a name that begins with a dot and ends with ``.tmp``;
-readers of directories skip such names. On a local disk the job then syncs the file, moves it to its final
+readers of directories skip these names. On a local disk the job then syncs the file, moves it to its final
 name, and syncs the directories above it. Bookies give up their copies for this file, so it must survive a
 power cut. Object stores have no rename: there, moving is a copy, and the copy appears once it is complete.
 
@@ -212,7 +212,7 @@ def where_of(url: str) -> str:
     """Return the canonical URL of a destination, as ``Destination.where`` does. It need not be reachable.
 
     Raises:
-        InvalidArgument: The URL is that of a file system of this machine, and has no path.
+        InvalidArgument: The URL names a file system of this machine, and has no path.
     """
     if url.startswith("file:"):
         return Path(os.path.realpath(_resolve(url)[1])).as_uri()
@@ -308,7 +308,7 @@ class Destination:
         """Return the properties with which pyiceberg finds the files of a table in this object store.
 
         They have no credentials, which pyiceberg takes from its configuration or from the environment. Empty
-        if this is no S3.
+        if this is not S3.
         """
         if self._filesystem.type_name != "s3":
             return {}
@@ -334,7 +334,8 @@ class Destination:
         return where_of(self.url)
 
     def is_at(self, url: str) -> bool:
-        """Whether this destination and that at another URL are the same place. This asks the file system."""
+        """Whether this destination and the destination at another URL are the same place. This asks the file
+        system."""
         if url == self.url:
             return True
         if not self._is_local or not url.startswith("file:"):

@@ -1,9 +1,9 @@
 """The marker of a destination: it tells "not mounted" from "the files are gone".
 
 Three mistakes look like an archive whose files were all deleted: a directory with nothing mounted on it, a
-bucket prefix with a typo, a host that does not share the disk. A job that took the files for deleted would
-withdraw their records, copy the ledgers again to a place that no other host sees, and then give up bookies'
-copies. So the first job of a cluster at a destination leaves a file there, the marker:
+bucket prefix with a typo, a host that does not share the disk. A job that believed the files to be deleted
+would withdraw their records, copy the ledgers again to a place that no other host sees, and then give up
+bookies' copies. So the first job of a cluster at a destination leaves a file there, the marker:
 
     _ledgerlog-archive-CLUSTER-ID
 

@@ -124,7 +124,7 @@ _REREAD_BYTES_MAX = 8 * ARCHIVE_GROUP_BYTES
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What the footer of a file says about the file."""
+    """The description of a file in its footer."""
 
     log: str
     """The name of the log."""
@@ -606,7 +606,8 @@ class ArchiveFile:
             )
 
     def bounds(self, group: int) -> tuple[int, int, int]:
-        """Return what the footer says about a group: its first offset, its last offset, its last timestamp.
+        """Return the facts about a group that are in the footer: its first offset, its last offset, its last
+        timestamp.
 
         Searches by offset or by time use these bounds. The timestamp is in milliseconds.
         """
@@ -866,10 +867,10 @@ class FileCheck:
         """Check the number of records and the digest, after the last group.
 
         Returns:
-            What the file says about itself, now checked.
+            The file's description of itself, now checked.
 
         Raises:
-            ArchiveCorrupt: The records are not those that the footer describes.
+            ArchiveCorrupt: The records do not match the footer.
         """
         facts = self._file.facts
         if self._count != facts.record_count or self._digest.digest() != facts.digest:

@@ -52,7 +52,7 @@ async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None
         timeout_s: How long to wait, in seconds; None: ``limits.ARCHIVE_READ_TIMEOUT_S``.
 
     Returns:
-        What ``work`` returns. If ``work`` raises an error, this function raises the same error.
+        The result of ``work``. If ``work`` raises an error, this function raises the same error.
 
     Raises:
         ArchiveUnavailable: ``work`` took longer than ``timeout_s``. ``work`` still runs; its result is
@@ -153,8 +153,8 @@ class ArchiveReader:
 
         Args:
             start: The first offset that you need. The first table may begin before it.
-            columns: The names of the columns; ``archive.parquet`` describes them. ``offset`` is always there,
-                and a column that the file does not have never.
+            columns: The names of the columns; ``archive.parquet`` describes them. ``offset`` is always there.
+                A column that the file does not have is left out.
 
         Yields:
             The records of a row group, in order. Offsets have gaps only if the file is compacted.
@@ -220,7 +220,7 @@ async def open_archive(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
 
     Raises:
         ArchiveUnavailable: The file is not there, cannot be read, or its file system did not answer in time.
-        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        ArchiveCorrupt: The file is damaged, or it is not the file that was recorded.
         ArchiveSupportMissing: pyarrow is not installed.
     """
 
@@ -243,7 +243,7 @@ async def check_end(record: ArchivedFile) -> None:
 
     Raises:
         ArchiveUnavailable: The file is not there, cannot be read, or its file system did not answer in time.
-        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        ArchiveCorrupt: The file is damaged, or it is not the file that was recorded.
         ArchiveSupportMissing: pyarrow is not installed.
     """
 
@@ -264,7 +264,7 @@ async def check_archive(record: ArchivedFile) -> None:
 
     Raises:
         ArchiveUnavailable: The file is not there, cannot be read, or its file system did not answer in time.
-        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        ArchiveCorrupt: The file is damaged, or it is not the file that was recorded.
         ArchiveSupportMissing: pyarrow is not installed.
     """
 

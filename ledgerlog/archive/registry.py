@@ -55,7 +55,8 @@ class ArchiveRegistry:
         return await urls.resolve(record), node.version
 
     async def resolve(self, record: ArchivedFile) -> ArchivedFile:
-        """Return a record with the URL of its file, by what the store says about its destination now.
+        """Return a record with the URL of its file, according to the store's present record of its
+        destination.
 
         If the store does not know the destination, the URL stays ``destination://ID/NAME``. Nothing can be
         read there, so readers get ``ArchiveUnavailable`` with this URL.
@@ -65,8 +66,8 @@ class ArchiveRegistry:
     async def holding(self, incarnation: int, ledger_id: int, offset: int) -> ArchivedFile | None:
         """Return the record of the file that holds an offset of a log.
 
-        This reads the log's list and at most two records, however large the archive is. It starts again only
-        if a merge happens at the same time. Readers call this for every ledger that no bookie can give,
+        This reads the log's list and at most two records, no matter how large the archive is. It starts again
+        only if a merge happens at the same time. Readers call this for every ledger that no bookie can give,
         whether the ledger is archived or not.
 
         Args:
@@ -141,8 +142,8 @@ class ArchiveRegistry:
                 is an error.
 
         Returns:
-            The incarnation and the ledger of each record, sorted; and what is wrong with each node that is no
-            such record's.
+            The incarnation and the ledger of each record, sorted; and what is wrong with each node that is
+            not such a record.
 
         Raises:
             MetadataUnavailable: The metadata store did not answer.
@@ -209,8 +210,8 @@ class _Urls:
     async def resolve(self, record: ArchivedFile) -> ArchivedFile:
         if not record.destination:
             return record
-        # If the archive is moved during the first reading, the record of the old place and that of the new
-        # place may both be read when they do not have it.
+        # If the archive is moved during the first reading, this may read the old place's record after it
+        # lost the archive, and the new place's record before it got the archive.
         for _ in range(2):
             if record.destination not in self._known:
                 self._known = await self._places.urls()
@@ -260,7 +261,8 @@ class DestinationRegistry:
         return found
 
     async def urls(self) -> dict[bytes, str]:
-        """Return where the files of each destination are, by its id. Leave out what does not decode."""
+        """Return the place of the files of each destination, by its id. Leave out records that do not
+        decode."""
         found = {}
         for component in await self._store.children(DESTINATIONS):
             path = f"{DESTINATIONS}/{component}"

@@ -6,7 +6,8 @@ records name. So a merge or a compaction is one snapshot that exchanges old file
 of the table sees no row twice. ``archive.jobs.publishing`` says when a job commits.
 
     namespace, table   "ledgerlog" and the log's name, with ``__`` for each slash
-    columns            those of ``archive.parquet``; ``key`` and ``headers`` are null where a file lacks them
+    columns            the columns of ``archive.parquet``; ``key`` and ``headers`` are null where a file lacks
+                       them
     location           the log's directory; the table's own files are in ``metadata/`` below it
     snapshots          have ``ledgerlog.first-offset`` and ``ledgerlog.end-offset`` as properties
 
@@ -19,7 +20,7 @@ the table before it reads the records in the metadata store. So if two jobs run,
 records cannot commit last.
 
 **Changed by others.** Programs may rewrite the table's manifests. But if another program changed which files
-the table names, ``load`` refuses the table: it may no longer show what the log has.
+the table names, ``load`` refuses the table: it may no longer show the files of the log.
 
 Everything here blocks; ``archive.jobs.publishing`` runs it in threads. Errors of pyiceberg and of the
 libraries below pyiceberg become ``ArchiveUnavailable``.
@@ -85,7 +86,7 @@ CATALOG_FILE = "_ledgerlog-catalog.sqlite"
 
 _HOW_TO_MAKE_ANEW = "`ledgerlog spark archive ... --new-table`, or TableOptions(is_anew=True) from Python"
 _DAMAGED = (FileNotFoundError, ValidationError, ValueError)
-"""What pyiceberg raises if it finds no table in the file that the catalog names."""
+"""The errors of pyiceberg if it finds no table in the file that the catalog names."""
 _UNREADABLE = "unreadable"
 _METADATA = "metadata"
 _FIRST = "ledgerlog.first-offset"
@@ -436,7 +437,8 @@ class LogTable:
             ArchiveUnavailable: The catalog or the destination did not answer.
         """
         with self._translated():
-            with suppress(NoSuchTableError, *_DAMAGED):  # A damaged table does not say whose it is.
+            # A damaged table does not say which log it belongs to.
+            with suppress(NoSuchTableError, *_DAMAGED):
                 if self._is_of(self._catalog.load_table(self._identifier)):
                     self._catalog.drop_table(self._identifier)
             for file in self._list_own_files():

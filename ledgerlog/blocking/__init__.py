@@ -12,8 +12,8 @@
                 print(record.offset, record.data)
 
 One thread runs the event loop while the cluster is connected; every call is a hop to it and back. Names,
-arguments and exceptions are those of the asynchronous library. Do not call this from coroutines: inside trio,
-and in a thread that runs an asyncio loop, a call is refused. Ctrl-C interrupts a call as a cancellation
+arguments and exceptions are the same as in the asynchronous library. Do not call this from coroutines: inside
+trio, and in a thread that runs an asyncio loop, a call is refused. Ctrl-C interrupts a call as a cancellation
 would. In a forked child every call raises WrongProcess: connect there again.
 """
 

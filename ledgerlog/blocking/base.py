@@ -2,7 +2,7 @@
 
 Each face holds an asynchronous object, its *inner* object, and has the loop's thread call it. The faces'
 methods are generated from the asynchronous classes (see ``tools/faces``). This module has the part that is
-written by hand: how a call crosses to the loop, and what opening and closing mean for a thread."""
+written by hand: how a call crosses to the loop, and how a thread opens and closes an object."""
 
 from __future__ import annotations
 

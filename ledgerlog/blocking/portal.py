@@ -10,12 +10,12 @@ microseconds, so let one call do the work of a batch.
 **Interruption.** Ctrl-C reaches the main thread while it waits. The call is then cancelled in the loop, as
 trio would do it. When the call has ended, KeyboardInterrupt is raised; a second Ctrl-C does not wait for that
 end. The call may have ended just before the interruption, so it may have taken effect. The outcome of an
-interrupted append is as unknown as that of a cancelled one.
+interrupted append is as unknown as the outcome of a cancelled append.
 
 **Contexts.** ``enter`` enters an async context manager in a separate task. The task stays in it until
 ``Held.leave``, so the context's nurseries and cancel scopes stay in one task. The context's body may end by
 itself because the service behind it failed; the next use then raises the reason. Contexts are left in the
-reverse order of entering; closing the portal leaves those that are still held.
+reverse order of entering; closing the portal leaves the contexts that are still held.
 
 **Fork.** A child process has its parent's memory, but not its threads: the loop does not run there, and the
 connections belong to two processes. In the child every call raises WrongProcess, and closing does nothing.

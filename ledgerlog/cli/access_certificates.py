@@ -17,7 +17,7 @@ from ledgerlog.model.principal import ANY_CLUSTER, Principal
 __all__ = ["access_certificates"]
 
 _PRINCIPALS = ("bookie/bookie-1", "bookie/bookie-2", "bookie/bookie-3", "admin/admin", "client/client")
-"""The principals that get certificates by default: the same as those of ``ledgerlog cluster run``."""
+"""The principals that get certificates by default, the same as in ``ledgerlog cluster run``."""
 
 
 def _check_cluster(text: str) -> str:

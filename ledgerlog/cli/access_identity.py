@@ -72,7 +72,7 @@ def secret_command(principal: Principal, file: str, secret_file: str) -> None:
     """Make the secret of PRINCIPAL, such as client/billing, in the new file FILE.
 
     The secret is derived from the cluster's secret, so it is stored nowhere else. A process that has FILE can
-    prove to be PRINCIPAL, but nobody else. If the cluster's file holds two secrets, FILE gets two."""
+    prove to be PRINCIPAL, but no other principal. If the cluster's file holds two secrets, FILE gets two."""
 
     async def body() -> None:
         secrets = read_secret_file(secret_file).derived(principal)
@@ -101,7 +101,8 @@ def rotate_command(file: str, settle: bool) -> None:
         if secrets.holder is not None:
             raise InvalidArgument(
                 f"{file} holds the secret of {secrets.holder}, which is derived from the cluster's secret: "
-                f"rotate that one, then make this one again with 'ledgerlog access secret {secrets.holder}'"
+                "rotate the cluster's secret, then make this one again with 'ledgerlog access secret "
+                f"{secrets.holder}'"
             )
         if settle:
             changed = secrets.settled()
@@ -139,21 +140,22 @@ def _said(file: str, secrets: Secrets) -> str:
     show_envvar=True,
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="The cluster's secret, or that of PRINCIPAL.",
+    help="The secret of the cluster, or of PRINCIPAL.",
 )
 def token_command(principal: Principal | None, change: bool, hours: float, secret_file: str) -> None:
     """Print a token for the administration port of bookies and of 'repair run'.
 
     The token proves that the sender is PRINCIPAL, by default the holder of the secret. Send it as
-    'Authorization: Bearer TOKEN'. Use a token without --change for monitoring: nobody can change anything
-    with it."""
+    'Authorization: Bearer TOKEN'. Use a token without --change for monitoring: it allows no changes."""
 
     async def body() -> None:
         secrets = read_secret_file(secret_file)
         who = principal or secrets.principal
         found = secrets.of(who)
         if not found:
-            raise InvalidArgument(f"{secret_file} holds the secret of {secrets.holder}, not that of {who}")
+            raise InvalidArgument(
+                f"{secret_file} holds the secret of {secrets.holder}, not the secret of {who}"
+            )
         scope = TokenScope.CHANGE if change else TokenScope.READ
         print_line(Token(who, scope, int(time.time() + 3600 * hours)).encode(found[0]))
 
@@ -172,8 +174,8 @@ def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: 
     """Print how the cluster is closed, or change it.
 
     \b
-    open     bookies serve everybody who can reach them
-    closing  processes that can prove who they are do so; bookies serve the others, too
+    open     bookies serve every process that can reach them
+    closing  processes prove who they are if they can; bookies serve the others, too
     closed   bookies serve only processes that prove who they are, and clients use only bookies that do
 
     The kind of proof is the one that you give: --secret-file, or a certificate. Before the command closes the

@@ -1,4 +1,4 @@
-"""``ledgerlog archive``: where the archives of a cluster are."""
+"""``ledgerlog archive``: list the places of a cluster's archives, and move an archive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def archive() -> None:
 @uri_option
 @json_option
 def list_(uri: str, as_json: bool) -> None:
-    """List where archives are, and how much lies there. The destinations themselves are not asked."""
+    """List the places of archives, and how much each holds. The command reads only the metadata, not the
+    places themselves."""
     check_there(uri)
 
     async def body() -> list[ListedArchive]:
@@ -63,8 +64,8 @@ def list_(uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def move(source: str, target: str, accept_destination: bool, uri: str, as_json: bool) -> None:
-    """Tell the cluster that the archive at FROM is at TO now: another directory, bucket or URL. Copy its
-    files there before, with the marker, and run no job meanwhile. All logs that are archived at FROM move.
+    """Tell the cluster that the archive at FROM is at TO now: another directory, bucket or URL. First copy
+    its files there, with the marker, and run no job meanwhile. All logs that are archived at FROM move.
 
     The exit status is 1 if a file or the marker is not at TO. Then nothing was changed."""
     check_there(uri)

@@ -486,7 +486,8 @@ def bench_takeover(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Take over a log from a live leader, and recover ledgers with entries that nobody has confirmed."""
+    """Take over a log from a live leader, and recover ledgers with entries that are not known to be
+    confirmed."""
 
     async def body() -> list[TakeoverRun]:
         with progress_bar("measuring", None):

@@ -81,7 +81,7 @@ def _synced_write_ms(directory: Path) -> float:
             except OSError:
                 if not flags and not sync_flag:
                     raise
-        raise AssertionError("the last way either works or raises")
+        raise AssertionError("the last method either works or raises")
     finally:
         path.unlink(missing_ok=True)
         block.close()

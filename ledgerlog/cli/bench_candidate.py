@@ -2,8 +2,8 @@
 
     python -m ledgerlog.cli.bench_candidate URI LOG NAME
 
-It prints one JSON object a line on standard output. Every time is in milliseconds of the machine's monotonic
-clock, which all its processes share:
+It prints JSON on standard output, one object per line. Every time is in milliseconds of the machine's
+monotonic clock, which all its processes share:
 
     {"event": "standing"}                                  the process is ready to take over
     {"event": "leading", "term", "epoch", "marks": {...}}  the process's first append is durable

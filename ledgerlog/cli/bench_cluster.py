@@ -34,7 +34,7 @@ class Spent:
     bookies_ns: dict[str, int] | None
     """CPU time of each bookie's process; None if we did not start the bookies."""
     counts: dict[str, BookieCounts]
-    """What each bookie counted in the stretch."""
+    """The counts of each bookie in the stretch."""
 
     @property
     def syncs(self) -> int:
@@ -110,8 +110,8 @@ async def open_bench_cluster(
 ) -> AsyncIterator[BenchCluster]:
     """Open the cluster at ``uri``, or start a throw-away one with this many bookie processes.
 
-    With ``zookeepers``, the throw-away cluster keeps its metadata in so many ZooKeeper servers, otherwise in
-    SQLite. With ``with_tls``, it has certificates."""
+    With ``zookeepers``, the throw-away cluster keeps its metadata in this many ZooKeeper servers, otherwise
+    in SQLite. With ``with_tls``, it has certificates."""
     if uri is not None:
         async with connect(uri) as cluster:
             yield BenchCluster(uri, cluster, None, cluster.client.credentials.tls is not None)
@@ -119,7 +119,7 @@ async def open_bench_cluster(
     refuse_given("without --uri the benchmark runs on its own cluster")
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
-        write_config(config)  # Without it, the bookies run with their defaults, which the benchmark measures.
+        write_config(config)  # No configuration file: the benchmark measures the bookies' defaults.
         credentials, credentials_of = certified(directory, bookies) if with_tls else (NO_CREDENTIALS, None)
         async with local_cluster(
             directory,

@@ -1,4 +1,4 @@
-"""Cuts for the failover benchmark: bytes get lost, but no connection breaks, as if a cable were unplugged.
+"""Cuts for the failover benchmark: bytes get lost, but no connection breaks, as after a cable is unplugged.
 
 ``CuttableNetwork`` cuts a candidate off from the bookies, inside the candidate. Accepted connections stay, so
 the candidate's standbys still hear its heartbeat. ``StoreRelay`` stands between a candidate and the servers

@@ -1,8 +1,8 @@
 """Ways to keep a ledger or a log busy and to time every acknowledgement.
 
 A *drive* runs for a given time and fills ``Latencies``. The work of a drive counts as the writer's CPU, so a
-drive does little. For example, it drives a ledger by the batch, from the progress callback, with two
-timestamps a batch.
+drive does little. For example, it appends to a ledger in batches, from the progress callback, with two
+timestamps per batch.
 
     LedgerWindow      a fixed number of entries in flight: each confirmation makes room for new ones
     LedgerPace        entries arrive at a fixed rate, whether or not earlier entries are confirmed (an open

@@ -1,4 +1,4 @@
-"""``ledgerlog bench followers``, ``isolation`` and ``idle``: measurements besides a busy writer.
+"""``ledgerlog bench followers``, ``isolation`` and ``idle``: measurements that are not about one busy writer.
 
 followers   many readers of this process follow one log that is written at a fixed rate. Each record carries
             the time at which it was handed to the writer. A latency is the time from then until a follower
@@ -218,7 +218,7 @@ async def _paced(
 async def idle_runs(
     bench: BenchCluster, report: Report, *, logs: int, seconds: float, replication: Replication
 ) -> None:
-    """Measure a cluster in which nothing happens: without open logs, and with so many."""
+    """Measure a cluster in which nothing happens: without open logs, and with this many."""
     report(await _idle(bench, "connected", 0, seconds))
     names = [f"bench-idle-{time.time_ns()}-{number}" for number in range(logs)]
     limiter = trio.CapacityLimiter(_OPENED_AT_ONCE)
@@ -238,7 +238,7 @@ async def idle_runs(
         for name in names:
             nursery.start_soon(hold, name)
         await _until(lambda: opened == logs)
-        await trio.sleep(1.0)  # The writers tell the bookies what is confirmed.
+        await trio.sleep(1.0)  # The writers tell the bookies which entries are confirmed.
         report(await _idle(bench, "logs", logs, seconds))
         nursery.cancel_scope.cancel()
     async with trio.open_nursery() as nursery:

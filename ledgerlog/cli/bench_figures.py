@@ -88,7 +88,7 @@ class CpuClock:
         return {name: time.clock_gettime_ns(clock) for name, clock in self._clocks.items()}
 
     def spent_ns(self) -> tuple[int, dict[str, int]]:
-        """Return this process's time, and the time of each of the others."""
+        """Return the time of this process, and of each other process."""
         here = time.process_time_ns() - self._began_here
         return here, {name: now - self._began[name] for name, now in self._read().items()}
 
@@ -100,7 +100,7 @@ def _clock_of(pid: int) -> int:
 
 @attrs.frozen
 class BookieCounts:
-    """Counts of one bookie since its start, or between two moments."""
+    """The counts of one bookie since its start, or between two moments."""
 
     syncs: int
     journal_bytes: int

@@ -121,11 +121,11 @@ class TlsRatio:
     p50_ms: float
     p99_ms: float
     cpu_us: float
-    """The CPU time of all processes together, as such a multiple."""
+    """The CPU time of all processes together, also as a multiple."""
 
 
 def tls_ratios(runs: Sequence[WriteRun]) -> list[TlsRatio]:
-    """Compare the runs with TLS with those without."""
+    """Compare the runs with TLS with the runs without TLS."""
     ratios = []
     for mode, size, window in dict.fromkeys((run.mode, run.size, run.window) for run in runs):
         alike = [run for run in runs if (run.mode, run.size, run.window) == (mode, size, window)]

@@ -36,7 +36,8 @@ class BookieState:
     """``writable``, ``read-only``; ``unavailable``: not registered, or registered and silent;
     ``incompatible``: it has no version of the protocol in common with this process."""
     journal_write_data: bool = True
-    """Whether it syncs entries before it acknowledges them, by its registration. True if not registered."""
+    """Whether it syncs entries before it acknowledges them, according to its registration. True if it is not
+    registered."""
     ledgers_in_limbo: int | None = None
     """How many ledgers are in limbo: the bookie may have lost some of their entries, and has not copied them
     back yet. None: it did not answer."""
@@ -98,7 +99,7 @@ def bookie_list(uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def bookie_status(bookie_id: str, uri: str, as_json: bool) -> None:
-    """Print the state and all figures of the bookie ID, and what each figure means.
+    """Print the state and all figures of the bookie ID, with the meaning of each figure.
 
     docs/METRICS.md names the metric of each figure. A figure that only a newer version knows is printed
     without its meaning."""

@@ -60,13 +60,13 @@ def _address(text: str) -> str:
 @uri_option
 @json_option
 def bookie_drain(bookie_id: str, admin: str, undo: bool, within_s: float, uri: str, as_json: bool) -> None:
-    """Move all writers away from the bookie ID, so that its restart disturbs nobody.
+    """Move all writers away from the bookie ID, so that its restart disturbs no writer.
 
     The bookie becomes read-only, and the command returns when every ledger that uses it is closed. The bookie
     still serves its entries, and nothing is copied. After a restart it is writable again. If writers do not
     leave in time, the command fails, and the bookie stays read-only. Run the command again to continue to
     wait, or with --undo. Writers need another writable bookie to move to. A ledger whose writer has died
-    counts until somebody recovers it. A restart does not disturb such a ledger.
+    counts until it is recovered, although a restart does not disturb such a ledger.
 
     You must prove to be an admin: with a secret (--secret-file), from which the command makes a token, or
     with a certificate."""
@@ -112,7 +112,7 @@ async def _set_read_only(cluster: Cluster, bookie_id: BookieId, admin: str, *, w
         InvalidArgument: Another process answers at the address.
         PermissionDenied: This process may not change the bookie.
         Unauthenticated: This process has not proven who it is.
-        WireError: The address is not that of an administration port.
+        WireError: The address does not belong to an administration port.
 
     Errors of ``ask_http`` pass through.
     """

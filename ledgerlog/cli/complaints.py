@@ -55,7 +55,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.LogSealed, "it is complete; append to another log"),
     (
         errors.LostLeadership,
-        "another writer took over; run it again only if this one is to take over from it",
+        "another writer took over; run the command again only if you want it to take over from that writer",
     ),
     (errors.AppendUnknown, "read the end of the log to see whether the record is there"),
     (errors.RecordsLost, "start reading after the lost records"),
@@ -69,7 +69,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.CookieMismatch, "see 'bookie cookie --help' before you delete anything"),
     (
         errors.StorageCorrupt,
-        "keep the files, and restore them from a copy; or let a new bookie take the place of a damaged one",
+        "keep the files, and restore them from a copy; or replace a damaged bookie by a new one",
     ),
     (errors.DiskFull, "free space on the disk"),
     (

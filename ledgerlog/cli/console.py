@@ -39,8 +39,10 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--reads",
     type=click.Choice(["open", "proven"]),
-    help="Who may look: everybody, or only people who log in with a token of a bookie or an admin. Default: "
-    "everybody, unless the cluster is closed.",
+    help=(
+        "Who may look: all people, or only people who log in with a token of a bookie or an admin. Default: "
+        "all people, unless the cluster is closed."
+    ),
 )
 @click.option("--https-cert", type=click.Path(), help="The certificate, to serve HTTPS.")
 @click.option("--https-key", type=click.Path(), help="The private key of the certificate.")

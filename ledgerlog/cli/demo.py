@@ -52,7 +52,7 @@ def demo(records: int | None, path: Path | None, metadata: str, as_json: bool) -
     The command starts a temporary cluster: four bookie processes, one of them a spare, and two processes that
     contend for the lead. After a third of the records it kills a bookie (SIGKILL). After two thirds it stops
     the leader (SIGSTOP), and the other process takes over. Then it wakes the old leader, whose appends must
-    be refused. At the end it reads everything back and compares it with what was acknowledged. Without
+    be refused. At the end it reads everything back and compares it with the acknowledged records. Without
     --records it sends each line of --input once, or 1,000,000 records.
 
     Exit code 1 if a record was lost, duplicated, out of order or not acknowledged."""

@@ -52,7 +52,8 @@ class Account:
         self._checksums = array("I")
         self._offsets = array("q")
         self.acknowledged = 0
-        """How many records a leader acknowledged, or were found in the log after their leader was lost."""
+        """How many records a leader acknowledged, or the driver found in the log after their leader was
+        lost."""
 
     def __len__(self) -> int:
         return len(self._offsets)

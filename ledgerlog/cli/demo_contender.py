@@ -164,7 +164,7 @@ class Contender:
         for batch in batches:
             count = len(batch.records)
             first, last = acks[at], acks[at + count - 1]
-            assert last.offset - first.offset == count - 1, "nobody else appends through this writer"
+            assert last.offset - first.offset == count - 1, "no other task appends through this writer"
             events.append(
                 {
                     "event": "appended",

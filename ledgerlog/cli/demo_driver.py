@@ -4,18 +4,18 @@
                                batches is bounded
     a third acknowledged       a bookie that holds the current ledger gets SIGKILL
     two thirds acknowledged    A gets SIGSTOP, with batches on their way. B takes the log over. Reading the
-                               log shows which records of these batches are in it. From the first missing
-                               one on, they are given to B
+                               log shows which records of these batches are in it. B gets all records from the
+                               first missing one on
     B acknowledged             A gets SIGCONT. It reads the batches that it had not read yet, and one more
-                               batch made for it alone. It still believes to be the leader, and appends them
+                               batch made for it alone. It still believes that it leads, and appends them
 
 A's answers are then checked: each must be a refusal, or an acknowledgement of exactly the records found. An
 acknowledgement of anything else is a ``Contradiction``, or the audit finds it.
 
 **Why the count is exact.** If the leader of a batch is lost, the batch's outcome is unknown. If the driver
-sent it again blindly, it could be doubled; if not, it could be lost. So the driver first reads the log, from
-the offset after the last acknowledgement to the offset at which B begins. This part can no longer change,
-because B has fenced it.
+sent the batch again without a check, the log could have it twice. If it did not send it again, the batch
+could be lost. So the driver first reads the log, from the offset after the last acknowledgement to the offset
+at which B begins. This part can no longer change, because B has fenced it.
 
 One task decides (``Driver.run``). Each contender has two tasks: one writes the contender's queued frames and
 blocks while the contender is stopped; the other reads its events.
@@ -49,7 +49,7 @@ _BATCHES_UNANSWERED = 16
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES = 256 * 1024
 _LOCK_S = 1.0
-"""If a metadata write takes longer than this, it waits for a process that holds the file's lock."""
+"""A metadata write that takes longer than this probably waits for the file's lock."""
 
 _SILENCE_S = 60.0
 """Longer than every deadline of a log's writer. A contender that is silent for this long is stuck."""
@@ -69,7 +69,7 @@ class DemoOutcome:
     duplicated: int
     out_of_order: int
     foreign: int
-    """Records in the log that no leader with the right to append put there."""
+    """Records in the log that were appended without the right to append."""
     bookies_killed: int
     leaders_killed: int
     takeover_ms: float
@@ -216,7 +216,7 @@ class Driver:
     async def _expect(self, contender: _Contender, kind: str) -> dict[str, Any]:
         """Wait for the next event of this kind from a contender.
 
-        In the meantime, take the other contender's acknowledgements.
+        In the meantime, handle the other contender's acknowledgements.
         """
         while True:
             who, event = await self._next_event()
@@ -281,7 +281,7 @@ class Driver:
                 f"{who.name} was deposed and could append all the same, at {event['first_offset']}"
             )
         if event["digest"] != batch.digest or event["count"] != len(batch.records):
-            raise DemoFailed(f"{who.name} acknowledged other bytes than those of batch {batch.number}")
+            raise DemoFailed(f"{who.name} acknowledged other bytes than the bytes of batch {batch.number}")
         self._acknowledge(batch.first, len(batch.records), event["first_offset"])
 
     def _acknowledge(self, first: int, count: int, first_offset: int) -> None:
@@ -372,8 +372,8 @@ async def stop_without_lock(child: Child, store: MetadataStore) -> None:
     """Stop a process with SIGSTOP while it does not hold the lock of the metadata file.
 
     The processes of this machine share the file. If a process is stopped in the middle of a write, it blocks
-    the writes of all others until it continues. Only a metadata file behaves like this, no other store. The
-    demo is about a stopped leader, not about a locked file.
+    the writes of all others until it continues. Only a metadata file behaves like this. Other stores do not.
+    The demo is about a stopped leader, not about a locked file.
     """
     while True:
         child.send_signal(signal.SIGSTOP)

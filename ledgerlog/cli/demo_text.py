@@ -41,7 +41,7 @@ def _standard_library() -> list[Path]:
 
 
 def numbered(path: Path | None, count: int) -> Iterator[bytes]:
-    """Yield ``count`` records. InvalidArgument: there is no line to make a record from."""
+    """Yield ``count`` records. Raises InvalidArgument if the text has no line."""
     for number, line in enumerate(itertools.islice(_forever(path), count)):
         yield record_of(number, line)
 

@@ -8,7 +8,7 @@ and the kernel's promise. The signal is SIGKILL, because a stopped process (SIGS
 
 REPORT_FD is a pipe that closes by itself when PROGRAM takes over. If ``exec`` fails, the script first writes
 the reason into the pipe. So the starter knows when the life of the process is tied to the starter's life.
-Before that, the starter neither stops the process nor relies on it.
+Until then, the starter does not stop the process and does not rely on it.
 
 This is a script and not a ``preexec_fn``. A ``preexec_fn`` would run Python between fork and exec, in a
 process that has lost its other threads but not the locks that they held. The script imports as little as

@@ -84,7 +84,8 @@ def ledger() -> None:
 def ledger_list(uri: str, as_json: bool) -> None:
     """Print the ids of all ledgers.
 
-    The exit status is 1 if a node of the metadata store is where ledgers are and is no ledger's."""
+    The exit status is 1 if the metadata store has a node among the ledgers that does not belong to a
+    ledger."""
 
     async def body() -> tuple[Sequence[int], Sequence[str]]:
         async with connect(uri) as cluster:
@@ -200,7 +201,7 @@ def _entry_line(entry_id: int, payload: bytes, as_json: bool) -> str:
 def ledger_recover(
     ledger_id: int, uri: str, as_json: bool, accept_loss: bool, accept_unreachable: bool
 ) -> None:
-    """Fence the ledger ID, find its end and close it. If it still has a writer, that writer can append
+    """Fence the ledger ID, find its end and close it. A writer of the ledger, if there is one, can append
     nothing more."""
     if accept_unreachable and not accept_loss:
         raise click.UsageError("--accept-unreachable extends --accept-loss: give both")

@@ -8,7 +8,7 @@ newline is left out. If more records follow it, the newline is printed, because 
 
 ``LineCutter`` keeps only one unfinished line. It refuses a line as soon as it is longer than a record may be.
 ``Source`` and ``Sink`` read standard input and write standard output in a thread, so a slow or stuck pipe
-stops neither the loop nor a signal.
+does not stop the loop, and does not block signals.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _descriptor(file: BinaryIO) -> int | None:
-    """Return the file's descriptor; None if it is no real file."""
+    """Return the file's descriptor; None if it is not a real file."""
     fileno: Callable[[], int] | None = getattr(file, "fileno", None)
     try:
         return None if fileno is None else fileno()

@@ -17,9 +17,9 @@ previous process may still be there.
 
 **Starting again after a kill.** If a runner is killed, its bookies are killed with it, but they may hold
 their directories for a moment longer. So if a bookie ends before it has served, it is started again, with
-growing pauses. After ``START_ATTEMPTS`` failed starts in a row, the cluster gives up. This also ends the
-tries if a fault never heals, such as a damaged or foreign directory. If a bookie reports wrong usage (for
-example, a mistake in its configuration file), it is not started again.
+growing pauses. After ``START_ATTEMPTS`` failed starts in a row, the cluster gives up. So the tries also end
+if a fault never heals, such as a damaged directory or a directory of another bookie. If a bookie reports
+wrong usage (for example, a mistake in its configuration file), it is not started again.
 
 **Supervision** (``supervise``) restarts a bookie or a ZooKeeper server that ended after it had served. The
 demo and tests run without it, because they kill processes on purpose.
@@ -343,8 +343,8 @@ async def local_cluster(
         auto_recovery: Run auto-recovery in every bookie.
         is_closed: Whether a new cluster without certificates gets a secret, and serves only processes that
             have the secret.
-        credentials: The credentials of this process. Those in the environment are ignored: they belong to
-            another cluster.
+        credentials: The credentials of this process. Credentials in the environment are ignored, because they
+            belong to another cluster.
         credentials_of: See ``LocalCluster.credentials_of``.
         options_of: See ``LocalCluster.options_of``.
         prefix_of: See ``LocalCluster.prefix_of``.

@@ -1,7 +1,7 @@
 """``ledgerlog log append`` and ``log read``: records in and out.
 
 An append reads the next chunk while the previous one is on its way. So memory is bounded by some chunks and
-the log's own window, whatever the size of the input. A chunk is the result of one read: a line of a slow
+the log's own window, no matter how large the input is. A chunk is the result of one read: a line of a slow
 program is appended as soon as it is there, and a file is appended in pieces of a megabyte.
 """
 

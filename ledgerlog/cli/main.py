@@ -5,8 +5,8 @@
     2      wrong usage
     128+n  ended cleanly by signal n; 141 (SIGPIPE) if the reader of standard output went away
 
-Commands raise exceptions; only this module exits or prints a complaint. If an exception is neither a
-``LedgerLogError`` nor an error of the operating system, it is a bug and keeps its traceback.
+Commands raise exceptions; only this module exits or prints a complaint. Any exception except a
+``LedgerLogError`` and an error of the operating system is a bug, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
     """The commands by name.
 
     Each module is imported when its command is first used, so a command does not wait for the imports of the
-    others. For example, ``ledgerlog log list`` imports neither the Spark commands nor the benchmarks.
+    others. For example, ``ledgerlog log list`` does not import the Spark commands or the benchmarks.
     """
 
     def __init__(self, modules: dict[str, Callable[[], ModuleType]]) -> None:

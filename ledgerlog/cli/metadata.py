@@ -107,14 +107,16 @@ def metadata_backup(file: str, uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: bool) -> None:
-    """Restore the metadata store from the backup FILE, and print what that loses.
+    """Restore the metadata store from the backup FILE, and print the losses.
 
     The store must be empty, or belong to the same cluster with every process stopped. If the command is
-    interrupted, the store refuses everybody until you run the command again. Bookies keep every ledger from
-    before the restore until you give --accept-loss, now or later without FILE. Run 'ledgerlog metadata check'
-    before that."""
+    interrupted, the store refuses all other processes until you run the command again. Bookies keep every
+    ledger from before the restore until you give --accept-loss, now or later without FILE. Run 'ledgerlog
+    metadata check' before that."""
     if file is None and not accept_loss:
-        raise click.UsageError("give the FILE of a backup, or --accept-loss to accept what the last one lost")
+        raise click.UsageError(
+            "give the FILE of a backup, or --accept-loss to accept the losses of the last restore"
+        )
     where = _store_of(uri)
 
     async def accept() -> bool:
@@ -135,7 +137,7 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
         elif was_held:
             print_line("the loss is accepted: bookies collect what the store lacks")
         else:
-            print_line("there is no restore whose loss is to be accepted")
+            print_line("there is no restore with a loss to accept")
         return
     said = restored.restoration
     if as_json:
@@ -166,8 +168,8 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     print_line(f"new ledgers get ids from {said.floor} on")
     if not accept_loss:
         print_line(
-            "start the bookies, and run 'ledgerlog metadata check --bring-back' before any writer: it brings "
-            "back what bookies hold of the logs, and names the rest"
+            "start the bookies, and run 'ledgerlog metadata check --bring-back' before any writer: it "
+            "brings back the parts of logs that bookies hold, and names the rest"
         )
         print_line(
             "bookies keep all ledgers from before the restore until you accept the loss: "
@@ -190,7 +192,7 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
 @uri_option
 @json_option
 def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: bool) -> None:
-    """Compare the metadata with what bookies hold, and print the differences.
+    """Compare the metadata with the ledgers that bookies hold, and print the differences.
 
     Exit 0: the only differences are deleted ledgers, which bookies will collect. Exit 1: there are other
     differences."""
@@ -274,7 +276,7 @@ def _print_check(check: MetadataCheck) -> None:
         ],
     )
     _print_some(
-        "without any copy where the metadata say",
+        "without any copy where the metadata says",
         [
             f"ledger {x.ledger_id}" + (f", held by {' '.join(x.elsewhere)}" if x.elsewhere else "")
             for x in check.not_held
@@ -401,7 +403,10 @@ def metadata_principal(file: str, as_json: bool) -> None:
 @click.option("--strict", is_flag=True, help="Refuse new ledgers whose copies would be in fewer racks.")
 @_access_options
 @click.option(
-    "--open", "is_open", is_flag=True, help="Make an open cluster, which serves everybody who can reach it."
+    "--open",
+    "is_open",
+    is_flag=True,
+    help="Make an open cluster, which serves every process that can reach it.",
 )
 @uri_option
 @json_option
@@ -466,7 +471,8 @@ def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tupl
     """Return the credentials for a new cluster, with its secret file if it has one, and the required proof.
 
     Raises:
-        click.UsageError: ``--open`` contradicts a secret file, or neither is given and none is found.
+        click.UsageError: ``--open`` contradicts a secret file; or both are missing, and no secret file is
+            found.
     """
     if is_open:
         if credentials.secret_file is not None:
@@ -478,8 +484,8 @@ def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tupl
         credentials = attrs.evolve(credentials, secret_file=secret_beside(uri))
     if credentials.secret_file is None:
         raise click.UsageError(
-            "give --secret-file FILE, where the secret of the new cluster is or is to be made; or --open for "
-            "a cluster that serves everybody who reaches it"
+            "give --secret-file FILE, with the secret of the new cluster (it is made if it does not exist); "
+            "or --open for a cluster that serves every process that reaches it"
         )
     return credentials, ProvenBy.SECRET
 
@@ -497,7 +503,7 @@ def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tupl
 def metadata_placement(
     min_racks: int | None, strict: bool | None, reset: bool, uri: str, as_json: bool
 ) -> None:
-    """Print over how many racks the copies of each entry must be spread, or change that number.
+    """Print or change the number of racks over which the copies of each entry must be spread.
 
     A change applies to new ledgers at once, everywhere. 'repair audit' reports the ledgers that break the
     rule, and workers of auto-recovery move their copies."""

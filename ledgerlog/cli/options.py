@@ -60,8 +60,8 @@ class WholeNumber(click.IntRange):
 class FiniteNumber(click.FloatRange):
     """A finite number between bounds.
 
-    A plain ``FloatRange`` accepts NaN, because NaN is neither below nor above any bound. Later comparisons
-    with it are all false; for example, no ledger would be too young for a sweep.
+    A plain ``FloatRange`` accepts NaN, because no comparison of NaN with a bound is true. Later comparisons
+    would be false too: for example, no ledger would be too young for a sweep.
     """
 
     name = "number"
@@ -109,7 +109,8 @@ def check_uri(text: str) -> str:
 
 
 def parse_start(text: str) -> Start:
-    """Parse the place at which to start reading a log. InvalidArgument: the text is no such place."""
+    """Parse the place at which to start reading a log. Raises InvalidArgument if the text does not name a
+    place."""
     if text == "earliest":
         return "earliest"
     if text == "latest":

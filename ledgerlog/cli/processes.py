@@ -1,8 +1,8 @@
 """Child processes under trio, none of which outlives its parent.
 
-``open_children`` gives a ``ChildProcesses`` for the body of an ``async with``. However the body ends, every
-process that it started is gone afterwards: each is asked to end (SIGCONT, then SIGTERM), and killed after a
-grace period. This cleanup is shielded and bounded in time. If this process itself is killed, there is no
+``open_children`` gives a ``ChildProcesses`` for the body of an ``async with``. After the body has ended in
+any way, every process that it started is gone: each is asked to end (SIGCONT, then SIGTERM), and killed after
+a grace period. This cleanup is shielded and bounded in time. If this process itself is killed, there is no
 cleanup; then the kernel kills the children (``exit_with_parent``).
 
 **Signals of the terminal.** Each child has its own process group. So Ctrl-C reaches only this process, which

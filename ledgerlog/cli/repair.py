@@ -136,7 +136,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     damaged |= {ledger_path(ledger_id): why for ledger_id, why in passed.unreadable.items()}
     damaged |= {path: why for path, _, why in (stray.partition(": ") for stray in passed.strays)}
     lacking = set(passed.affected)
-    # A task names bookies that were lost when it was last written. Leave out those that are back.
+    # A task names bookies that were lost when it was last written. Leave out bookies that are back.
     there = (await queue.registered()).keys() - draining
     tasks: list[dict[str, Any]] = []
     tasks_read = 0
@@ -215,7 +215,7 @@ def _print_status(fields: dict[str, Any]) -> None:
         )
     paused = ", and repair is paused" if fields["paused"] else ""
     print_line(f"{count} ledger{'' if count == 1 else 's'} to repair{paused}")
-    print_line(f"auditor: {fields['auditor'] or 'nobody'}")
+    print_line(f"auditor: {fields['auditor'] or 'none'}")
     print_line(f"metadata compared with bookies: {fields['last_metadata_check'] or 'never'}")
     print_line(f"entries checked: {fields['last_entry_check'] or 'never'}")
     for bookie, since in fields["absent"].items():
@@ -279,7 +279,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
     check again before they do anything, so a bookie that comes back costs nothing.
 
     The exit status is 1 if some ledgers could not be checked, because their metadata is damaged or you may
-    not read them, or if a node of the metadata store is where ledgers are and is no ledger's."""
+    not read them, or if the metadata store has a node among the ledgers that does not belong to a ledger."""
 
     async def body(bar: Bar) -> list[dict[str, Any]]:
         def on_checked(checked: int, ledgers: int) -> None:

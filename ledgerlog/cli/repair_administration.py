@@ -34,7 +34,7 @@ async def serve_administration(
         cluster: The cluster to repair.
         service: The service that repairs it.
         door: The listener to serve on. It is closed at the end.
-        may_read: Whether everybody may read. None: everybody may, while the cluster is not closed.
+        may_read: Whether all processes may read. None: they may while the cluster is not closed.
 
     Raises:
         ConnectionLost: The listener broke.

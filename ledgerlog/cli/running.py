@@ -1,9 +1,10 @@
 """Running a command's async body: one loop, a clean end on signals, and no exception groups.
 
 This module has the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP (``ledgerlog.signals``)
-cancel the body; its context managers then end what it started. Each bounds its own time, so further signals
-change nothing. Some commands run until interrupted (``run_until_interrupted``); then a signal is their normal
-end. Any other command raises ``Interrupted``, which ``main`` turns into the exit code that shells know.
+cancel the body; its context managers then end what it started. Each context manager bounds its own time, so
+further signals change nothing. Some commands run until interrupted (``run_until_interrupted``); then a signal
+is their normal end. Any other command raises ``Interrupted``, which ``main`` turns into the exit code that
+shells know.
 
 If a command runs no loop itself, or several loops (``simulate``), it uses ``interruptible``.
 
@@ -61,14 +62,14 @@ def _run(body: Callable[[], Awaitable[T]]) -> Returned[T] | signal.Signals:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Raise Interrupted if a signal arrives during the body. The signal interrupts the body wherever it is.
+    """Raise Interrupted if a signal arrives during the body. The signal interrupts the body at any point.
 
     If a trio loop runs, the first signal cancels the loop's tasks. An exception at the place where the signal
     arrives could break the loop, or be lost in code that cannot raise, such as a callback of a C library. If
     the run does not end, because a task never comes to a checkpoint, the next signal raises an exception.
 
-    Inside the body, the signal's exception may get into a group or be taken for a failure of the running
-    code. So if a signal arrived, Interrupted is raised at the end, however the body ends. The body gets a
+    Inside the body, the signal's exception may get into a group or look like a failure of the running code.
+    So if a signal arrived, Interrupted is raised at the end, no matter how the body ends. The body gets a
     function to call before it relies on a result: the call raises Interrupted as well.
     """
     received: list[signal.Signals] = []

@@ -55,7 +55,7 @@ def parse_seeds(text: str) -> range:
         raise InvalidArgument(f"{text!r} is not a range of seeds: A:B, or one number")
     seeds = range(int(first), int(last) if colon else int(first) + 1)
     if not seeds:
-        raise InvalidArgument(f"{text!r} has no seeds: A:B goes from A up to and without B")
+        raise InvalidArgument(f"{text!r} has no seeds: A:B goes from A to B - 1")
     return seeds
 
 

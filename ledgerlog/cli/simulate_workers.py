@@ -1,7 +1,7 @@
 """Run seeds in several processes at once, for ``ledgerlog simulate --jobs`` and ``--hours``.
 
 Each process runs ``ledgerlog simulate --json`` with a few consecutive seeds. This process reads their lines
-as they come, so the result of a seed is never lost because a later seed takes long. The output of a process
+as they come, so a slow seed does not delay or lose the results of earlier seeds. The output of a process
 about a failed seed goes to our standard error. The processes have their own sessions, so the terminal's
 signals reach only this process, which ends the others.
 """

@@ -2,7 +2,7 @@
 
     DIR/ca.pem, DIR/ca.key                             the authority
     DIR/bookie/bookie-1.pem, DIR/bookie/bookie-1.key   the certificate and the key of bookie/bookie-1
-    DIR/admin/ann.pem, DIR/client/billing.pem, ...     so for every principal
+    DIR/admin/ann.pem, DIR/client/billing.pem, ...     the same for each other principal
 
 A cluster that matters gets its certificates from its own authority, whose key is on no machine of the cluster
 (docs/SECURITY.md). Here the key of the authority is in the same directory as the other keys. So a person who
@@ -214,7 +214,7 @@ def _write(
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:
-    """Write a file so that nobody ever sees half of it, nor a key with another mode."""
+    """Write a file so that no process ever sees half of it, or a key with another mode."""
     whole = path.with_name(f".{path.name}.new")
     whole.unlink(missing_ok=True)
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -266,7 +266,7 @@ def _bind_all(servers: list[tuple[int, int, int]]) -> bool:
 
 def _bind(stack: ExitStack, port: int) -> int:
     probe = stack.enter_context(socket.socket())
-    # A killed server leaves connections in TIME_WAIT. They are no reason to choose other ports.
+    # A killed server leaves connections in TIME_WAIT. Do not choose other ports because of them.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind((HOST, port))
     bound: int = probe.getsockname()[1]

@@ -1,7 +1,7 @@
 """A limit on the log lines that unknown clients cause, so that a flood of them does not fill the disk.
 
 If a connection sends nonsense, log a line about it: the cause is a bug, a wrong port or an attack. But
-anybody who can open connections can cause such lines, in any number. So all these lines share a limit:
+any peer that can open connections can cause any number of these lines. So all these lines share a limit:
 ``LINES`` lines in ``PERIOD_S`` seconds. Further lines are left out. The next logged line says how many.
 """
 

@@ -30,8 +30,8 @@ async def open_nursery() -> AsyncIterator[trio.Nursery]:
     """Open a nursery that raises a single failure bare, without a group.
 
     If the body raises, the tasks are cancelled and the exception comes out unchanged. If one task fails, its
-    exception comes out bare, however many groups wrap it. If the body and a task fail, both come out in one
-    group.
+    exception comes out bare, even if several groups wrap it. If the body and a task fail, both come out in
+    one group.
     """
     async with _opened(bare=True) as nursery:
         yield nursery
@@ -80,7 +80,7 @@ async def _opened(*, bare: bool) -> AsyncIterator[trio.Nursery]:
                 body_error = error
                 nursery.cancel_scope.cancel()
     except BaseException as ended:
-        # If the body failed, we cancelled the tasks. Report only what else the tasks raised.
+        # If the body failed, we cancelled the tasks. Report only the other exceptions of the tasks.
         failure = _with_one_cancellation(ended) if body_error is None else _without_cancellation(ended)
     while bare and isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]

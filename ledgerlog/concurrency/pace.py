@@ -40,10 +40,10 @@ class Pace:
 class TimeShare:
     """At most a part of the time of another process, which several tasks share.
 
-    One task at a time has the turn. After work of ``t`` seconds nobody works for ``t * (1 / share - 1)``
-    seconds. So if the other process gets slow, because others need it, it gets less work from us. Nobody
-    needs to know how fast it could be. If several of our processes use the same other process, each has this
-    share of its own; but each slows down the others, and so all of them pause longer.
+    One task at a time has the turn. After work of ``t`` seconds no task works for ``t * (1 / share - 1)``
+    seconds. So if the other process gets slow, because others need it, it gets less work from us. The caller
+    does not need to know how fast it could be. If several of our processes use the same other process, each
+    has this share of its own; but each slows down the others, and so all of them pause longer.
 
     Args:
         share: The part of the time, above 0 and at most 1. With 1 there are no pauses.

@@ -111,7 +111,7 @@ class Watermark:
     def fail(self, failure: BaseException) -> None:
         """Store ``failure`` and wake all waiters; each raises a copy of it.
 
-        Every later ``wait`` for more than ``value`` raises a copy as well. The first failure stands: later
+        Every later ``wait`` for more than ``value`` raises a copy as well. The first failure is kept: later
         calls change nothing.
         """
         if self._failure is not None:

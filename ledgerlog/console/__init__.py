@@ -5,7 +5,7 @@
     logs, ledgers, repairs, pulse
                  the looks for one kind of page; each module feeds its board
     doors        decides who may look and who may change: sessions of people, and the requests of browsers
-    changes      what an admin may change
+    changes      the changes that an admin may make
     web          the pages, the stream of differences, logging in (Starlette)
     serving      the HTTP server (hypercorn on trio)
     terminal     the same pictures in a terminal (textual)

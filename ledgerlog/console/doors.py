@@ -1,9 +1,9 @@
 """Decide who may look at the console, who may change something, and which requests a browser may make.
 
-**Rights** are those of the administration port, and the same gate decides (``admin.gate``). While reads are
-open, everybody may look. Otherwise looking needs a token whose principal may read. A change needs a token of
-the scope "change" whose principal has the role admin. Each request asks the gate again, so a revoked role or
-an expired token counts at once.
+**Rights** are the same as at the administration port, and the same gate decides (``admin.gate``). While reads
+are open, every browser may look. Otherwise a browser needs a token whose principal may read. A change needs a
+token of the scope "change" whose principal has the role admin. Each request asks the gate again, so a revoked
+role or an expired token counts at once.
 
 **A session** is a token that this process keeps for a browser. The browser has only a random name of the
 session, in a cookie. No script can read this cookie, and no page of another site can make the browser send it
@@ -11,8 +11,8 @@ session, in a cookie. No script can read this cookie, and no page of another sit
 
 **Foreign pages.** A foreign page may make a browser send a request to us. Three checks stop that:
 
-    Host      must name us. If somebody else points a name at our address (DNS rebinding), that name is
-              refused. An IP address is allowed as Host, because nobody can point an IP address elsewhere
+    Host      must name us. If a foreign name is pointed at our address (DNS rebinding), that name is refused.
+              An IP address is allowed as Host, because an IP address cannot be pointed elsewhere
     Origin    of every POST must be ours: the name in Host, by HTTPS if we serve HTTPS. If we serve HTTP, a
               proxy may serve HTTPS for us, so the origins with HTTP and HTTPS are both ours
     the mark  of the session must be in a header of every change. Only our own pages can read the mark
@@ -113,7 +113,8 @@ class Doors:
     # --- people -----------------------------------------------------------------------------------
 
     def session(self, name: str | None) -> PersonSession | None:
-        """Return the session with this name. None: there is no such session, or its token has expired."""
+        """Return the session with this name. None: there is no session with this name, or its token has
+        expired."""
         found = self._sessions.get(name or "")
         if found is not None and found.expires_s <= self._now_s():
             del self._sessions[found.name]
@@ -154,7 +155,7 @@ class Doors:
         self._sessions.pop(session.name, None)
 
     async def check_read(self, session: PersonSession | None, peer: str) -> None:
-        """Check that a browser may look. ``session`` is None if nobody has logged in there.
+        """Check that a browser may look. ``session`` is None if no user has logged in there.
 
         Raises:
             RequestRefused: The browser may not look.

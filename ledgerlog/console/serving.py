@@ -58,7 +58,8 @@ async def serve_console(
         hosts: The names, in lower case, under which browsers may reach the console. IP addresses are always
             allowed.
         now_s: The wall clock, in seconds since 1970.
-        reads_are_open: Whether everybody may look. None: everybody may, while the cluster is not closed.
+        reads_are_open: Whether every browser may look. None: every browser may, while the cluster is not
+            closed.
         certificate: The file with a certificate, for HTTPS; None: HTTP.
         key: The file with its key.
         on_serving: Awaited with the URL once the console serves.

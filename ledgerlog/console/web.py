@@ -2,7 +2,7 @@
 
     GET  /, /logs, /log/NAME, /ledgers, /ledger/ID, /repair    the page; its script shows the path's subject
     GET  /static/FILE     its script and its style
-    GET  /session         who the browser is, and what it may do
+    GET  /session         the principal of the browser, and its rights
     GET  /watch?kind=...  differences of pictures (``core.picture``) as server-sent events, forever
     POST /log-in          a token, as JSON: the answer has the cookie of a session
     POST /log-out

@@ -65,7 +65,7 @@ class ReadingPlace:
         self._batch, self.records = batch, iter(batch)
 
     def take_rest(self) -> RecordBatch | None:
-        """Take what is left of the batch that was begun; None if nothing is."""
+        """Take the rest of the batch that was begun; None if nothing is left."""
         begun, self._batch, self.records = self._batch, None, iter(())
         if begun is None or self.next_offset >= begun.end_offset:
             return None

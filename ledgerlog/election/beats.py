@@ -15,8 +15,8 @@ suspecting a leader.
 random bytes, which are found only in the metadata store. So a peer that cannot read the store learns nothing
 here, and cannot take the place of a standby. Before its HELLO, a connection is a *stranger*, and it must say
 HELLO before a deadline. If there are ``limits.ELECTION_STRANGERS_MAX`` strangers and one more connects, the
-oldest stranger is dropped. This rarely hits a standby, because a standby says HELLO in its first packet. With
-certificates, TLS has proved before the first frame that the peer belongs to the cluster.
+oldest stranger is dropped. A standby is rarely dropped in this way, because a standby says HELLO in its first
+packet. With certificates, TLS has proved before the first frame that the peer belongs to the cluster.
 
 If a standby does not take the 32 bytes of a frame at once, the server drops its connection and does not wait.
 That costs the standby only time, because the metadata session still shows the leader's death.
@@ -85,7 +85,7 @@ class BeatServer:
                 try:
                     stream = await self._listener.accept()
                 except ConnectionLost as cause:
-                    logger.warning("heartbeats are no longer served: %s", cause)
+                    logger.warning("heartbeats are no longer sent to standbys: %s", cause)
                     return
                 if len(self._strangers) >= ELECTION_STRANGERS_MAX:
                     self._drop(next(iter(self._strangers)))
@@ -166,8 +166,7 @@ class Hearing:
         """Set after a report to the core that may change its need."""
 
     async def run(self) -> None:
-        """Listen until the leader says that its term is over, or until its address turns out to be
-        unusable."""
+        """Listen until the leader says that its term is over, or until its address proves to be unusable."""
         try:
             holder = candidacy_bytes(self._holder)
         except InvalidArgument:

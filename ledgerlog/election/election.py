@@ -13,7 +13,7 @@ scope that represents a leadership:
                the other one cannot reach
 
 **What a leadership guarantees.** Its scope is cancelled as soon as this process can know that the leadership
-is over. A process that was suspended or has just been deposed learns that later than others do. So a
+is over. A process that was suspended or has just been deposed learns this later than other processes. So a
 leadership is a hint and never a proof. If a deposed leader must not be able to write some data, keep the data
 in a store that fences or that compares the term. A log fences: entering its writer deposes the previous
 writer.
@@ -219,7 +219,7 @@ class Election:
         Cancelling: while it waits, this process withdraws from the election.
         """
         if self._is_standing:
-            raise InvalidArgument(f"{self!r} stands already; make another Election for another candidate")
+            raise InvalidArgument(f"{self!r} is standing for election already; make another Election")
         self._is_standing = True
         self._core.is_strict = strict
         stand = _Stand(self._client, self._name, self._candidate, self._core, self._listen)
@@ -291,9 +291,8 @@ class _Stand:
         self._failure: LedgerLogError | None = None
         self._server: BeatServer | None = None
         self._is_left = False
-        """Whether this stand is over: it begins no more work, and ignores the results of calls under way.
-
-        The core then belongs to the next stand.
+        """Whether this call is over: it begins no more work, and ignores the results of requests under way.
+The core then belongs to the next call.
         """
         self.scope = trio.CancelScope()
         """Cancelled when the leadership is over."""
@@ -313,7 +312,7 @@ class _Stand:
         self._core.address = self._server.address
 
     async def wait_leading(self) -> Term:
-        """Wait until this process leads. Raise the failure that ended the stand, if one did."""
+        """Wait until this process leads. If a failure ended the wait, raise it."""
         await self._led.wait()
         if self._failure is not None:
             raise self._failure
@@ -404,7 +403,7 @@ class _Stand:
         )
         with self._looking_again():
             versions = await self._client.store.transaction(operations)
-            # If this stand was left meanwhile, the record names a registration that is being deleted. So the
+            # If the caller left meanwhile, the record names a registration that is being deleted. So the
             # term is free.
             if not self._is_left:
                 core.on_claimed(versions[1])

@@ -1,15 +1,15 @@
-"""Closing a ledger that has lost too much for a normal recovery: an operator decides it, and learns the cost.
+"""Close a ledger that has lost too much for a normal recovery: an operator decides this, and learns the cost.
 
 Recovery never guesses. If one bookie may hold, or may have held, an entry that all others lack, recovery
-leaves the ledger as it is (protocol A.0, D27.9). That is right if the bookie's data may come back. If they
-never will, an operator decides, and must know the cost of the decision. So this module first looks for every
-copy of every entry. It then recovers the ledger and accepts the loss. Finally it compares what was found with
-what is left.
+leaves the ledger as it is (protocol A.0, D27.9). That is right if the bookie's data may come back. If the
+data never comes back, an operator decides, and must know the cost of the decision. So this module first looks
+for every copy of every entry. It then recovers the ledger and accepts the loss. Finally it compares the
+copies that were found with the entries that are left.
 
-A bookie in limbo reports by itself that it may have lost entries. A bookie that only does not answer may have
-lost nothing: if it comes back, the loss was accepted needlessly. So it takes a second decision,
-``accept_unreachable``, to continue without such a bookie: the operator says that the bookie is gone for good,
-with everything that it held.
+A bookie in limbo reports by itself that it may have lost entries. A bookie that does not answer may have lost
+nothing: if it comes back, the loss was accepted needlessly. So the operator must make a second decision,
+``accept_unreachable``, to continue without such a bookie. With it, the operator says that the bookie is gone
+for good, with all its data.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AcceptedLoss:
     metadata: LedgerMetadata
     """The metadata of the ledger, which is CLOSED."""
     lost_from: int | None
-    """The ledger was ended before this entry, because nobody can say whether the entry existed. None if
+    """The ledger was ended before this entry, because it is unknown whether the entry existed. None if
     recovery found the end as usual."""
     cut: Sequence[int]
     """Entries after the new end that were found on a bookie. They are no longer in the ledger. The sequence

@@ -3,7 +3,8 @@
 A background task watches the store and keeps the view up to date. Readers of the view never wait for the
 store, so an ensemble change costs only its metadata write. A bookie may be dead and still registered, for up
 to a session time-out. So a bookie that just failed a client is *doubtful* for a while. The directory chooses
-a doubtful bookie only if no other bookie is left; as a replacement, only if the writer is also stalled.
+a doubtful bookie only if no other bookie is left. It chooses one as a replacement only if, in addition, the
+writer is stalled.
 
 The directory also follows the placement policy (``model.placement``). If the policy is strict, the directory
 refuses to break it for a new ledger or for a writer's replacement. Recovery and repair get any bookie: a copy
@@ -84,7 +85,7 @@ def check_understood(info: BookieInfo, speaks: ProtocolSupport = SPOKEN) -> None
 
 
 class BookieDirectory:
-    """The registrations as last seen. The view is updated only while ``run`` is running."""
+    """The registrations as last seen. The view is updated only while the task ``run`` runs."""
 
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
@@ -100,7 +101,7 @@ class BookieDirectory:
         self._quarantine: dict[BookieId, float] = {}
         self._callbacks: set[Callable[[], None]] = set()
         self._changed = trio.Event()
-        self._asked = 0  # how many refreshes were begun
+        self._asked = 0  # the number of refreshes begun
         self._seen = 0  # the number of the refresh that made the present view
 
     # --- the view -----------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class BookieDirectory:
         return list(self._read_only.values())
 
     def registered(self) -> list[BookieInfo]:
-        """All registered bookies, also those that this process cannot talk to."""
+        """All registered bookies, also bookies that this process cannot talk to."""
         return list({**self._read_only, **self._writable}.values())
 
     def is_read_only(self, bookie_id: BookieId) -> bool:

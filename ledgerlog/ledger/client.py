@@ -38,13 +38,13 @@ class LedgerClient:
     network: Network
     """The network of the pool's connections."""
     credentials: Credentials
-    """What this process proves itself with."""
+    """The files with which this process proves who it is."""
     prover: Prover
     """Proves to bookies and to other candidates who this process is."""
     nursery: trio.Nursery
     """For tasks that end with the client. An exception in such a task is a bug and ends the client."""
     counts: ClientCounts
-    """What this client has done."""
+    """The counts of this client."""
     sessions: SessionCounts
     """The sessions with the metadata store."""
     tails: LedgerTails = attrs.field(factory=LedgerTails)
@@ -73,10 +73,10 @@ async def open_client(
         environment: Clock, random choices and keys; None for the real ones.
         default_replication: The quorums of a ledger whose creator names none; None for ``Replication()``.
         append_deadline_s: Seconds without progress after which a writer gives up.
-        credentials: What this process proves itself with. The network has the certificate already, and
-            ``prover`` the secrets.
-        prover: Proves who this process is (``ledgerlog.proving``). None if it proves nothing, in an open
-            cluster.
+        credentials: The files with which this process proves who it is. The network already has the
+            certificate, and ``prover`` already has the secrets.
+        prover: Proves who this process is (``ledgerlog.proving``). None in an open cluster, if the process
+            proves nothing.
 
     Raises:
         MetadataUnavailable: The store does not answer at the start.

@@ -1,5 +1,5 @@
-"""What a client needs from outside, besides disks, networks and the metadata store: a wall clock, randomness
-and its own version. Tests and the simulator pass their own."""
+"""The services that a client needs from outside, besides disks, networks and the metadata store: a wall
+clock, randomness and its own version. Tests and the simulator pass their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bookie reports about itself: its state, and the figures of its INFO reply."""
+"""The report of a bookie about itself: its state, and the figures of its INFO reply."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Ledgers:
     async def recover_accepting_loss(
         self, ledger_id: int, *, accept_unreachable: bool = False
     ) -> AcceptedLoss:
-        """Recover a ledger, and give up its tail if nobody can say whether an entry exists.
+        """Recover a ledger, and give up its tail if it is unknown whether an entry exists.
 
         This is like ``recover``, with one difference: if an entry may or may not exist, this ends the ledger
         before that entry. That entry and all later ones are lost. Use it as an operator, after bookies lost

@@ -1,9 +1,9 @@
-"""A writer's watch over its *members*, the bookies of its ensemble: which fail, are tried again, are
-replaced.
+"""A writer's watch over its *members*, the bookies of its ensemble: it tries failed members again or replaces
+them.
 
-The writer passes on what the connections report, and calls ``look`` a few times a second. The watch acts on
-the core, the connections and the bookie directory. It never calls the writer: its methods return what the
-writer must know. What the watch does if a member
+The writer passes on the reports of the connections, and calls ``look`` a few times a second. The watch acts
+on the core, the connections and the bookie directory. It never calls the writer: its methods return what the
+writer must know. The watch reacts like this if a member
 
     refuses an add         (full, or overloaded) replace it; if there is no other bookie, try it again
     loses its connection   replace it; if there is no other bookie, the connection object reconnects
@@ -73,7 +73,7 @@ class MemberWatch:
 
     @property
     def are_well(self) -> bool:
-        """Whether no member refused an add or has failed."""
+        """True if no member has refused an add or has failed."""
         return not self._refusals and not any(slot.failed for slot in self._core.pending.slots)
 
     def failed(self) -> list[str]:
@@ -107,7 +107,7 @@ class MemberWatch:
         return self._fail(bookie, why)
 
     def on_connected(self, bookie: BookieId) -> None:
-        """A member has a new connection: send again what it did not confirm."""
+        """A member has a new connection: send again the adds that it did not confirm."""
         self._refusals.forget(bookie)
         self._failed_because.pop(bookie, None)
         self._core.on_bookie_connected(bookie)

@@ -212,7 +212,7 @@ class LedgerRegistry:
         return [*found]
 
     async def survey(self) -> tuple[Sequence[int], Sequence[str]]:
-        """List all ledgers, in ascending order, and what is wrong with each node that is not a ledger's.
+        """List all ledgers, in ascending order, and the fault of each node that is not a ledger's.
 
         The list is always complete: otherwise this raises.
 

@@ -24,7 +24,7 @@ class LedgerPeers:
         self._client = client
 
     async def list_ledgers(self) -> list[int]:
-        """List the ids of all ledgers, in ascending order: at least those that existed before the call.
+        """List the ids of all ledgers, in ascending order: at least all that existed before the call.
 
         Raises:
             MetadataUnavailable: The store cannot be reached.
@@ -74,13 +74,13 @@ class LedgerPeers:
     async def first_held(self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int) -> int:
         """Find the first entry that another bookie may have, by the lists of all other bookies.
 
-        Ask this if an entry was not found. Then it takes one step to learn that many more are gone.
+        Call this after an entry was not found. One call can show that many more entries are gone.
 
         Args:
             metadata: The ledger's metadata.
             bookie_id: The bookie that lacks the entries.
             first: The first entry.
-            last: The last entry. It is in the same fragment; if it is below ``first``, nobody is asked.
+            last: The last entry. It is in the same fragment; if it is below ``first``, no bookie is asked.
 
         Returns:
             The entry, or ``last + 1`` if all other bookies deny all entries. A bookie that does not answer,

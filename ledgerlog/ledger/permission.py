@@ -1,4 +1,4 @@
-"""What it means if a bookie refuses because a client lacks a right: PermissionDenied, for the whole ledger.
+"""A bookie refuses because a client lacks a right: this means PermissionDenied, for the whole ledger.
 
 A bookie looks at the newest grants before it refuses. So the refusal is final, and the other bookies of the
 ledger would only refuse too.
@@ -19,7 +19,7 @@ def denied(bookie: BookieId, ledger_id: int, what: str) -> PermissionDenied:
     Args:
         bookie: The bookie that refused.
         ledger_id: The ledger.
-        what: What the request wanted to do with the ledger: "read it".
+        what: The action of the request, for the message: "read it".
     """
     return PermissionDenied(
         f"ledger {ledger_id}: this client may not {what}, according to bookie {bookie}. 'ledgerlog access "

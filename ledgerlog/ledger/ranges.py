@@ -53,7 +53,7 @@ class Listing:
     through: int
     """The ranges are complete up to this entry, which is at least the first one asked for."""
     negative: Negative
-    """Whether entries in none of the ranges are absent or unknown."""
+    """Whether entries outside the ranges are absent or unknown."""
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ class ScrubAnswer:
     through: int
     """The report is complete up to this entry."""
     negative: Negative
-    """Whether entries in none of the report's ranges are absent or unknown."""
+    """Whether entries outside the report's ranges are absent or unknown."""
 
 
 async def read_range(
@@ -189,7 +189,7 @@ async def read_entries(
         bytes_max: About how many payload bytes to read.
         connection: Gives the connection to a bookie.
         failed: Bookies that did not answer last time. They are asked last. This call adds bookies that
-            do not answer, and removes those that do.
+            do not answer, and removes bookies that answer.
         prefer: Which bookie of each write set to ask first: any number, taken modulo the write quorum.
 
     Returns:

@@ -430,7 +430,7 @@ class WatchedReader(LedgerReader):
     """
 
     async def last_add_confirmed(self) -> int:
-        """Find the last entry that you can read, from what the bookies of the ledger report.
+        """Find the last entry that you can read, from the reports of the ledger's bookies.
 
         Raises:
             EntryUnavailable: No bookie of the last ensemble answered.

@@ -68,7 +68,7 @@ async def recover_ledger(
         pool: Connections to bookies.
         environment: Clock, random choices and keys.
         deadline_s: Seconds that a write-back may take.
-        accept_loss: If bookies lost data and nobody can say whether an entry exists, end the ledger before
+        accept_loss: If bookies lost data and it is unknown whether an entry exists, end the ledger before
             that entry instead of giving up. The metadata then record that entry
             (``ledger.core.recovery.LOST_FROM``).
         accept_unreachable: Accept the loss even if bookies that may hold the entry do not answer.

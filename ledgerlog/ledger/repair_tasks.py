@@ -1,4 +1,5 @@
-"""Filing a ledger for repair: passing on that copies may be missing, before it is forgotten (rule 24).
+"""Filing a ledger for repair: tell auto-recovery that copies may be missing, before this knowledge is lost
+(rule 24).
 
 In the plain mode (without guaranteed write quorum), entries are acknowledged and ledgers closed at the ack
 quorum. If a bookie did not confirm its copies, only the ledger's writer knows this, and only until the writer
@@ -59,7 +60,7 @@ async def file_for_repair(
         store: The metadata store.
         environment: The clock for the task's date.
         ledger_id: The ledger.
-        incomplete: The bookies that may lack entries; empty if nobody knows.
+        incomplete: The bookies that may lack entries; empty if they are not known.
     """
     why: object = f"no answer of the metadata store within {FILING_TIMEOUT_S:g} s"
     with trio.move_on_after(FILING_TIMEOUT_S):

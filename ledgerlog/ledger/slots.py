@@ -1,8 +1,8 @@
 """The connections of an ensemble: one *sink* for each bookie in each slot.
 
-A sink receives what a bookie's connection reports for one slot. It is attached to the connection when the
-bookie joins the ensemble, and detached when the bookie leaves. So if a confirmation is late, and the slot has
-another bookie by then or the bookie another slot, it reaches no sink (protocol A.1, queue rule 4).
+A sink receives the reports of a bookie's connection for one slot. It is attached to the connection when the
+bookie joins the ensemble, and detached when the bookie leaves. So a late confirmation reaches no sink if the
+slot has another bookie by then, or if the bookie is in another slot by then (protocol A.1, queue rule 4).
 
 A sink notes each confirmation in its ``Tenure`` (the entries that the bookie confirmed in this slot) and
 passes it to the ``SlotCore`` (the protocol machine of a writer or a recoverer). All other reports of the
@@ -54,7 +54,7 @@ class SlotOwner:
 
 
 class SlotSink:
-    """One bookie in one slot of the ensemble, from its joining to its leaving. An ``AddSink``."""
+    """One bookie in one slot of the ensemble, while it is a member. An ``AddSink``."""
 
     __slots__ = (
         "_count",
@@ -114,7 +114,7 @@ class SlotSinks:
         self.sinks: list[SlotSink] = []
 
     def follow(self, ensemble: Sequence[BookieId], first: int) -> None:
-        """Attach the bookies that joined the ensemble, and detach those that left.
+        """Attach the bookies that joined the ensemble, and detach the bookies that left.
 
         Args:
             ensemble: The bookies, by slot.
@@ -152,7 +152,7 @@ class SlotSinks:
 
     @property
     def are_refused(self) -> bool:
-        """Whether not one of these bookies and this process could authenticate each other."""
+        """Whether authentication between this process and each of these bookies failed."""
         return bool(self.sinks) and all(sink.connection.is_refused for sink in self.sinks)
 
     def send_due(self) -> None:
@@ -167,7 +167,7 @@ class SlotSinks:
         Call it every ``limits.REACH_LOOK_S`` while the ledger is stalled.
 
         Args:
-            reach: What the caller knows of the bookies' signs of life; this updates it.
+            reach: The caller's knowledge of the bookies' signs of life; this updates it.
             spares: Bookies that could replace members.
             on_doubtful: Called with each bookie that was asked for a sign of life and does not answer.
         """
@@ -210,8 +210,8 @@ class Refusals:
         self._refused_at[bookie] = trio.current_time()
 
     def forget(self, bookie: BookieId) -> None:
-        """Forget the bookie: its connection was lost, or it has a new one and all adds are sent again over
-        that."""
+        """Forget the bookie: its connection was lost, or it has a new connection, over which all adds are
+        sent again."""
         self._refused_at.pop(bookie, None)
 
     def take_due(self) -> list[SlotSink]:

@@ -45,7 +45,7 @@ class _Turn:
         self._over = trio.lowlevel.ParkingLot()
 
     async def wait_round(self) -> bool:
-        """Return True if the caller shall do the work now, in the body of ``taken``. Return False after
+        """Return True if the caller must do the work now, in the body of ``taken``. Return False after
         another task has done the work."""
         rounds = self.rounds
         while self._is_taken:
@@ -109,8 +109,8 @@ class LedgerTail(Generic[T]):
             last: The last entry that may be returned. It can be read.
 
         Raises:
-            LedgerLogError: The errors of ``LedgerReader.read_batch``, and those of ``decode`` for the entry
-                ``first``.
+            LedgerLogError: The errors of ``LedgerReader.read_batch``, and the errors of ``decode`` for the
+                entry ``first``.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
@@ -187,7 +187,7 @@ class LedgerTails:
 
         Args:
             ledger_id: The ledger.
-            kind: What ``decode`` makes of the entries. Followers with equal kinds share a tail.
+            kind: The kind of objects that ``decode`` returns. Followers with equal kinds share a tail.
             reader: Reads the ledger. It is used only if the ledger has no follower of this kind yet.
             decode: As for ``LedgerTail``. It is used only if the ledger has no follower of this kind yet.
         """

@@ -43,7 +43,7 @@ class LedgerVerification:
     entries: int
     """How many entries were checked."""
     under_replicated: Sequence[int]
-    """Ids of entries with fewer sound copies than the write quorum, including those with none, ascending.
+    """Ids of entries with fewer sound copies than the write quorum, including entries without any, ascending.
 
     If the metadata give the ledger an absurd end, there may be 2**62 of them: look at the length before you
     iterate. The sequence takes memory only for its ranges. It is equal to a list of the same ids."""

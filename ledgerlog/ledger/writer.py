@@ -89,7 +89,7 @@ logger = logging.getLogger(__name__)
 
 
 class BookiesUnauthenticated(NotEnoughBookies, Unauthenticated):
-    """This process and the bookies of a new ledger could not authenticate each other: not one bookie could.
+    """Authentication failed between this process and every bookie of a new ledger.
 
     A caller that waits for bookies continues waiting, as if the bookies were down."""
 
@@ -122,7 +122,7 @@ class LedgerWriter:
         self._window_bytes = window_bytes
         self._window_entries = window_entries
         self._counts = counts or ClientCounts()
-        self._timed_entry = NO_ENTRY  # the entry whose way to an ack quorum is being timed
+        self._timed_entry = NO_ENTRY  # the entry whose time to its ack quorum is being measured
         self._timed_at = 0.0
         metadata = core.metadata
         self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
@@ -198,7 +198,7 @@ class LedgerWriter:
     @property
     def denial(self) -> LedgerLogError | None:
         """A PermissionDenied, once a bookie has refused an add because this client does not have the right;
-        None before. The writer then ends, and ``failure`` tells what happened to the entries that were not
+        None before. The writer then ends, and ``failure`` tells the fate of the entries that were not
         acknowledged yet."""
         return self._core.denial
 
@@ -483,7 +483,7 @@ class LedgerWriter:
             self._wake.set()
 
     def _on_bookie_connected(self, bookie: BookieId) -> None:
-        """Handle a new connection with a bookie: send again what the bookie did not confirm.
+        """Handle a new connection with a bookie: send again the adds that the bookie did not confirm.
 
         The connection calls it.
 
@@ -543,7 +543,7 @@ class LedgerWriter:
     # --- the two tasks ------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Maintain the ledger until it is over. The client runs this in its nursery."""
+        """Maintain the ledger until the writer is over. The client runs this in its nursery."""
         self._directory.on_change(self._on_bookies_changed)
         try:
             self._follow()

@@ -1,26 +1,27 @@
 """Writing ledgers apart from their log, and making them part of it: the shell around ``log.core.attach``.
 
 Many processes may ``stage`` at the same time. Each process writes a ledger of its own, which no list names,
-and closes it. Then one process calls ``splice``. In one transaction, it makes all of the given ledgers part
-of the log, in their order, or none.
+and closes it. Then one process calls ``splice``. In one transaction, it makes either all of the given ledgers
+part of the log, in their order, or none of them.
 
 **A leader.** If the log has one, the leader splices on request (``log.splice_requests``). It runs the same
 core, and puts the same changes into a transaction with its own change of the list (``log.splice_desk``).
 
 **Labels.** The metadata of a staged ledger names the log and the incarnation for which it was written, and
-says that it is staged. The transaction replaces these labels by those of a leader's ledger (``registry``),
-but only for the last ``LOG_SPLICE_LABELS_MAX`` ledgers of the batch. The labels show whether the transaction
-took effect, even after the list has changed. All other ledgers keep their labels.
+says that it is staged. The transaction replaces these labels by the labels of a leader's ledger
+(``registry``), but only for the last ``LOG_SPLICE_LABELS_MAX`` ledgers of the batch. The labels show whether
+the transaction took effect, even after the list has changed. All other ledgers keep their labels.
 
 **A sweep at the same time.** A sweep deletes a staged ledger only in a transaction that also changes the
-version of the log's record (``log.sweep``). So of a splice and a sweep that both read the ledger and the
-record, only the first one succeeds. The sweep of version 0.1 deletes the ledger alone. The transaction of a
-splice changes the version of the ledgers that it labels, so that delete fails for them too.
+version of the log's record (``log.sweep``). So if a splice and a sweep have both read the ledger and the
+record, only the first transaction succeeds. The sweep of version 0.1 deletes the ledger alone. The
+transaction of a splice changes the version of the ledgers that it labels, so that delete fails for them too.
 
 **Bounds.** A batch has at most ``LOG_SPLICE_LEDGERS_MAX`` ledgers. The transaction carries their places in
-the list, and the metadata of those that it labels. It stays below the size that a ZooKeeper server takes,
-unless the list is nearly full or ensembles are large. A larger transaction is refused before it is sent. Each
-stage also checks that the list has room for a splice (LogListFull), so no task writes its rows for nothing.
+the list, and the metadata of the ledgers that it labels. It stays below the size that a ZooKeeper server
+takes, unless the list is nearly full or ensembles are large. A larger transaction is refused before it is
+sent. Each stage also checks that the list has room for a splice (LogListFull), so no task writes its rows for
+nothing.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class Stage:
                 await self._write(batch)
 
     async def close(self) -> Staged | None:
-        """Close the ledger and return what to splice; None if no record was appended."""
+        """Close the ledger and return the ledger to splice; None if no record was appended."""
         if self._batch is not None:
             await self._write(self._batch)
         if self._writer is None:
@@ -301,7 +302,7 @@ async def splice(
                 case SpliceNeed.FAILED:
                     assert core.failure is not None
                     if isinstance(core.failure, MetadataOutcomeUnknown):
-                        return  # Asking again does not settle it.
+                        return  # Asking again gives no better answer.
                     raise core.failure
 
     await settle(client.store, drive, what=f"batch {commit.batch} of log {name!r}")
@@ -315,7 +316,7 @@ async def splice(
 
 
 async def delete_marks(client: LedgerClient, incarnation: int) -> None:
-    """Delete the producers' marks (``log.core.attach``) of a log that is gone, and what else is beside
+    """Delete the producers' marks (``log.core.attach``) of a log that is gone, and all other nodes next to
     them."""
     for component in await client.store.children(splices_path(incarnation)):
         await remove(client.store, f"{splices_path(incarnation)}/{component}")

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class LeadTerm(Protocol):
-    """One leadership of an election."""
+    """One leadership that an election gives."""
 
     @property
     def why(self) -> str | None: ...
@@ -77,7 +77,7 @@ class Campaign:
         self._leader_name = LeaderName(election, name)
         self._writer: LogWriter | None = None
         self._turned = trio.Event()
-        """Set and replaced when ``writer`` may have something to return or to raise."""
+        """Set, and then replaced, whenever ``writer`` may have something to return or to raise."""
         self._is_left = False
         self._trying = trio.CancelScope()
         """Around the tries. Cancelled if the campaign is left while it does not lead."""
@@ -103,8 +103,8 @@ class Campaign:
     async def writer(self) -> LogWriter:
         """Wait until this process leads the log, and return the writer of this leadership.
 
-        The writer offers what a campaign lacks: ``submit``, ``epoch``, ``statistics``. It is good for this
-        leadership only; it raises the errors of ``LogWriter``.
+        The writer has members that a campaign lacks: ``submit``, ``epoch``, ``statistics``. It is good for
+        this leadership only; it raises the errors of ``LogWriter``.
 
         Returns:
             The writer.
@@ -143,8 +143,8 @@ class Campaign:
             key: The key of the record.
             headers: The headers of the record: a mapping from names to bytes, or pairs of a name and bytes.
             expected_offset: Write the record at this offset or not at all.
-            sequence: The number of the record among those of its producer, so that the log holds it once even
-                if you append it several times, here or at another process.
+            sequence: The number of the record among all records of its producer, so that the log holds it
+                once even if you append it several times, here or at another process.
             producer: The producer of the record. None: the producer that you gave to ``Log.lead``.
 
         Returns:
@@ -337,7 +337,7 @@ async def campaign(
     Args:
         name: The name of the log.
         election: Decides which process leads.
-        enter: Returns a new context whose entering takes the log over.
+        enter: Returns a new context. Entering it takes the log over.
     """
     campaigning = Campaign(name, election, enter)
     over = trio.Event()

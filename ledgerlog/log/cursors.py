@@ -1,6 +1,6 @@
 """Cursors in the metadata store: named places in a log, moved by compare-and-set.
 
-A cursor is a node of its own below its log's incarnation. So a move writes some hundred bytes and does not
+Each cursor has its own node below its log's incarnation. So a move writes a few hundred bytes and does not
 touch the log's record.
 
 **Pins.** A cursor that *pins* keeps the records from its offset on. For a pin, a write of the cursor alone
@@ -98,7 +98,7 @@ class Cursor:
             expected: The state that ``get``, ``move`` or ``set`` returned last. None: the cursor does not
                 exist yet, and the call creates it.
             properties: The new properties, together at most ``limits.CURSOR_PROPERTIES_BYTES_MAX`` bytes in
-                UTF-8. None: keep those of ``expected``.
+                UTF-8. None: keep the properties of ``expected``.
             pins: Whether the cursor keeps the records from ``offset`` on. None: as in ``expected``; a new
                 cursor does not pin.
 
@@ -193,9 +193,9 @@ class Cursor:
         Raises:
             CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not delete it.
             MetadataOutcomeUnknown: The cursor may or may not have been deleted. If there is a cursor now, the
-                answer was lost, and other clients have written the cursor since. Either one of them created
-                it again after this call had deleted it, or they moved it at least twice and this call did
-                nothing.
+                answer was lost, and other clients have written the cursor since. There are two cases: one of
+                them created it again after this call had deleted it, or they moved it at least twice and this
+                call did nothing.
 
         Cancelling: the cursor may or may not be deleted.
         """

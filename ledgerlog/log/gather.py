@@ -1,7 +1,8 @@
 """Gathering: one new ledger takes the place of many small neighbours in the list of a log.
 
-``log.core.gather`` says which. A splice gathers after its batch is in the log (``gather_after_splice``). This
-is an extra: if it fails, the batch is in the log all the same, and the next splice tries again.
+``log.core.gather`` chooses these neighbours. A splice gathers after its batch is in the log
+(``gather_after_splice``). Gathering is optional: if it fails, the batch is still in the log, and the next
+splice tries again.
 
     1  Write a new ledger with the records of the old ones, and close it. Each record keeps its offset, epoch,
        time, key and headers. No list names the ledger yet; its labels say that it is staged.
@@ -10,19 +11,20 @@ is an extra: if it fails, the batch is in the log all the same, and the next spl
     3  After ``limits.LOG_GATHERED_KEEP_S``: delete the old ledgers, then the node. The next splices do that,
        or a sweep.
 
-The entries of the new ledger are those that a leader writes: they say their offset, epoch and time
-themselves. So any version reads them.
+The entries of the new ledger look like the entries of a leader: each entry carries its offset, epoch and
+time. So any version can read them.
 
-**Crashes.** Before 2, the new ledger is one that was staged in vain, and a sweep deletes it. After 2, the
-node says what to delete. If the answer to 2 is lost, the list says whether the new ledger is in it. If two
-processes gather the same ledgers, one of them changes the list. The other one deletes its own new ledger.
+**Crashes.** After a crash before 2, the new ledger is staged but in no list, and a sweep deletes it. After 2,
+the node says which ledgers to delete. If the answer to 2 is lost, the list says whether the new ledger is in
+it. If two processes gather the same ledgers, one of them changes the list. The other one deletes its own new
+ledger.
 
 **Readers.** A reader that has read the older list has a day to read the old ledgers. After that, it finds
 that its ledger is gone, reads the list, and continues at its offset in the new ledger (``log.reader``).
 
-**Others at the same time.** Truncation and retention may take some of the old ledgers off the list. Then 2
-does nothing. An archive job may archive an old ledger between the reading of the archive's records and 2.
-Then the list no longer names the ledger of this file, and the next job retires the file.
+**Other changes at the same time.** Truncation and retention may take some of the old ledgers off the list.
+Then 2 does nothing. An archive job may archive an old ledger after this module has read the archive's records
+and before 2. Then the list no longer names the ledger of this file, and the next job retires the file.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class AppendLane(Generic[A]):
 
     Args:
         writer: The writer.
-        nursery: Where the lane's tasks run. It must last until the writer was left.
+        nursery: Where the lane's tasks run. It must stay open until the writer was left.
         tell: The lane calls this with records that have their outcome, in the order of the log.
     """
 
@@ -125,7 +125,7 @@ class AppendLane(Generic[A]):
     async def _wait_for_answers(self) -> None:
         pending, answered = self._pending, self._writer._answered
         while pending:
-            with suppress(LedgerLogError):  # The end of the leadership. Each record gets its own verdict.
+            with suppress(LedgerLogError):  # The leadership has ended. Each record gets its own verdict.
                 await answered.wait(pending[0]._ticket)
             told = []
             while pending and (pending[0]._ticket <= answered.value or answered.failure is not None):

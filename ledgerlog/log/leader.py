@@ -7,7 +7,7 @@
                  next ledgers ahead of time (``log.maintenance``)
 
 Calls go one way. The ``LogWriter`` calls the ``LogLeader``, which calls the core and the chain maintenance.
-Neither the core nor the maintenance calls back. The leader looks at the core after each step of the
+The core and the maintenance do not call back. The leader looks at the core after each step of the
 maintenance, before any other task runs. So after a roll it sends no record to the old ledger.
 
 A lone record is on the wire before its caller first waits. A busy writer pays the cost of the protocol once
@@ -19,12 +19,12 @@ goes into the log as a checkpoint (an entry that holds the whole table) before t
 ledger, and again whenever a takeover would otherwise have too many entries to replay.
 
 **The end.** A leadership ends once: the user leaves the writer, one of its ledgers fails, or the record shows
-a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To learn
-which of the sent records are in the log, the leader recovers its own ledgers. That is harmless, because these
-ledgers take no more entries. If too few bookies may be left for a recovery, the writer of each ledger first
-tries to close the ledger. The end of each ledger tells the outcome of every entry. The outcome is unknown
-only if the recovery takes longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through
-``_answer_all``, so no append waits forever.
+a successor. After that nothing more is sent. If a record was never sent, it is surely not in the log. To
+learn which of the sent records are in the log, the leader recovers its own ledgers. That is harmless, because
+these ledgers take no more entries. If too few bookies may be left for a recovery, the writer of each ledger
+first tries to close the ledger. The end of each ledger tells the outcome of every entry. The outcome is
+unknown only if the recovery takes longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes
+through ``_answer_all``, so no append waits forever.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LogLeader:
         """Send the batches that are due.
 
         A ledger may report progress or its failure from within ``push``, so ``pump`` may be called again
-        while it runs. The inner call only sets ``_pump_again``, and the outer call then goes round once more.
+        while it runs. The inner call only sets ``_pump_again``, and the outer call then repeats its loop.
         """
         if self._pumping:
             self._pump_again = True
@@ -217,7 +217,7 @@ class LogLeader:
         self.pump()
 
     def _numbering(self, producers: Producers, batch: Batch, now_ms: int) -> Numbering:
-        """Return what the next entry says about producers. If a checkpoint is due, send it first."""
+        """Return the data about producers for the next entry. If a checkpoint is due, send it first."""
         core, writer = self.core, self._writer
         if core.is_checkpoint_due:
             entry_id = writer.last_add_pushed + 1
@@ -291,7 +291,7 @@ class LogLeader:
         self._over.set()
 
     async def _maintain(self) -> None:
-        """Give the chain what it needs until it is finished or lost."""
+        """Carry out the steps that the chain needs, until it is finished or lost."""
         core, maintenance = self.core, self._maintenance
         while True:
             core.look(trio.current_time())
@@ -319,7 +319,7 @@ class LogLeader:
         """Raise the reason why nothing more is taken, if there is one.
 
         The reason is as precise as possible. When we looked first, a successor that fenced us may not have
-        written its epoch yet, so this method looks again. If nothing is wrong, it returns at once and is no
+        written its epoch yet, so this method looks again. If nothing is wrong, it returns at once, without a
         checkpoint.
 
         Raises:
@@ -338,7 +338,7 @@ class LogLeader:
         raise fresh(core.refusal)
 
     async def roll(self) -> None:
-        """Go on in a new ledger; see ``LogWriter.roll``."""
+        """Continue in a new ledger; see ``LogWriter.roll``."""
         chain = self.core.chain
         await self.refuse()
         if not self.core.segment.record_count and not self.queue.has_queued:
@@ -372,7 +372,7 @@ class LogLeader:
             self.pump()
 
     async def _retain(self) -> None:
-        """Drop what retention lets go, while we lead: after each roll, and as ledgers get old."""
+        """While we lead, drop the ledgers that retention lets go: after each roll, and as ledgers get old."""
         core, chain = self.core, self.core.chain
         while True:
             metadata = chain.metadata
@@ -429,7 +429,7 @@ class LogLeader:
             self.pump()
 
     async def _resolve(self) -> None:
-        """Find out what became of the records that were sent, and who leads now."""
+        """Find out whether the records that were sent are in the log, and which process leads now."""
         ends: dict[int, int] = {}
         short: set[int] = set()
         writers = [
@@ -463,8 +463,8 @@ class LogLeader:
 
         If the bookies of a ledger are gone, or refuse this client, the ledger cannot be recovered. In the
         plain (not guaranteed) mode, however, its writer can close it at its LAC without these bookies. That
-        must happen before anybody begins a recovery. If a ledger has failed, its writer is closing it
-        already. So wait for this writer: leaving the writer would cancel its write.
+        must happen before any recovery begins. If a ledger has failed, its writer is closing it already. So
+        wait for this writer: leaving the writer would cancel its write.
         """
         try:
             if writer.failure is not None:
@@ -512,7 +512,7 @@ class LogLeader:
             self._leader_reach = None
 
     async def leave(self) -> None:
-        """Take nothing more, send and acknowledge what was taken, close the ledger and count it."""
+        """Take no more records, send and acknowledge the taken records, close the ledger and count it."""
         self.core.leave()
         self._linger_s = 0.0
         self.pump()
@@ -520,7 +520,7 @@ class LogLeader:
         await self._over.wait()
 
     async def abandon(self) -> None:
-        """End everything at once, in whatever state it is."""
+        """End everything at once, in any state."""
         self._answer_all({})
         with trio.move_on_after(_DISCARD_TIMEOUT_S, shield=True):
             await delete_ledgers(self._client.ledgers, await self._maintenance.give_up_ledgers())

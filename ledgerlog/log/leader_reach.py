@@ -45,8 +45,8 @@ class LeaderReach:
 
     @property
     def out_of_reach(self) -> OutOfReach | None:
-        """What one of the writers cannot reach. None if every writer reaches an ack quorum, or if there is no
-        writer."""
+        """The bookies that one of the writers cannot reach. None if every writer reaches an ack quorum, or if
+        there is no writer."""
         return next(iter(self._reports.values()), None)
 
     def report(self, writer: object, out_of_reach: OutOfReach | None) -> None:

@@ -4,10 +4,10 @@ Entering takes the log over (``log.takeover``). If the log has deduplication, it
 producers (``log.core.producers``) before the first append. Then one task, ``LogLeader.run``, serves the
 leadership while the body runs.
 
-If the body ends, normally or by an exception, the writer sends what it has taken, waits for the
+If the body ends, normally or by an exception, the writer sends the records that it has taken, waits for the
 acknowledgements and closes the ledger, within ``limits.LOG_CLOSE_TIMEOUT_S``. If the body is cancelled, the
-writer leaves at once. In every case each append is answered before the ``async with`` is over. If records
-were still on their way when the body ended, and one of them is not in the log or its outcome is unknown, the
+writer leaves at once. In every case each append is answered before the ``async with`` is over. Records may
+still be on their way when the body ends. If one of them is not in the log or its outcome is unknown, the
 ``async with`` itself raises, because perhaps no task waits for that record.
 """
 

@@ -779,4 +779,4 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
             await delete_snapshots(client, incarnation)
         except MetadataCorrupt:
             if not damaged:
-                raise  # Nobody knows which ledgers hold the snapshots. A sweep finds them by their labels.
+                raise  # It is unknown which ledgers hold the snapshots. A sweep finds them by their labels.

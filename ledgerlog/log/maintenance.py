@@ -8,7 +8,7 @@ They go to the old ledger until a roll is written, and to the new ledger after t
 If other processes ask for splices, the maintenance carries them out too (``log.splice_desk``). Only then do
 appends wait, until the log continues behind the spliced ledgers.
 
-The maintenance acts on the core of the leadership (``log.core.leadership``) and calls nobody back. The caller
+The maintenance acts on the core of the leadership (``log.core.leadership``), and has no callbacks. The caller
 that runs the steps looks at the core, and at ``current``, after each step. Call ``look`` if something may
 have changed; it carries no data. If a step fails because the metadata store or bookies are away, it is tried
 again with growing pauses, for as long as the leadership lasts. A late roll makes a segment longer and does no
@@ -92,14 +92,14 @@ class ChainMaintenance:
         )
         """The requests of other processes to splice ledgers."""
         self._held_since: float | None = None
-        """Since when appends are held back for a splice."""
+        """The time since which appends are held back for a splice."""
         self._refused: ChainNeed | None = None
         """The need that could not be met at the last try. It is tried again at ``_retry_at``."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         self._retry_at = math.inf
 
     def look(self) -> None:
-        """Note that something may have changed that the chain depends on."""
+        """Note a possible change of something that the chain depends on."""
         self._wake.set()
 
     async def wait(self, until: float) -> None:
@@ -150,7 +150,7 @@ class ChainMaintenance:
             self._pause(need, cause)
             return chain.failure is not None
         except LedgerLogError as cause:
-            # The ledger was fenced, closed or deleted by somebody else, or is damaged. It is no longer
+            # The ledger was fenced, closed or deleted by another process, or is damaged. It is no longer
             # ours.
             is_denied = isinstance(cause, PermissionDenied)
             chain.on_lost(cause if is_denied else LostLeadership(chain.metadata.name, None, str(cause)))
@@ -318,7 +318,7 @@ class ChainMaintenance:
         """End the ledger writers that are left, without closing their ledgers.
 
         Returns:
-            The spare, if nobody can have listed it. The caller deletes it.
+            The spare, if it certainly is in no list. The caller deletes it.
         """
         unused = self._chain.take_spare()
         for writer in (self.draining, self.current, self._spare):

@@ -7,8 +7,8 @@ and a ``LedgerReader`` tells which entries are confirmed. A newer open segment b
 first entry continues the older segment (``log.core.chain``).
 
 A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search continues in
-the archive file. A file can be read from any offset on, so a ``ReadPosition`` in a file is the offset itself,
-with entry 0.
+the archive file. A file can be read from any offset on, so a ``ReadPosition`` in a file has entry 0, and only
+its offset counts.
 
 "Errors as for reading" below means: EntryUnavailable, EntryNotFound, EntryCorrupt and LedgerNotFound from the
 bookies, MetadataUnavailable, and for an archived segment ArchiveUnavailable, ArchiveCorrupt and
@@ -225,7 +225,7 @@ async def find_position(
     """Find the entry of a position, and the offset of the record there.
 
     The position may lie one slot after the last record of an entry, or one entry after the last entry. The
-    offset is then that of the next record. Errors as for reading, and:
+    offset is then the offset of the next record. Errors as for reading, and:
 
     Raises:
         Truncated: The record of the position is truncated.

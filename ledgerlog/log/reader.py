@@ -116,7 +116,7 @@ class LogReader:
     at a gap of lost records.
 
     The reader fetches ahead. If it meets an error, you first get the records that it fetched before the
-    error. Iterating is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
+    error. If nothing is fetched ahead, iterating is a checkpoint. Cancelling loses no record.
 
     Iterating raises:
 
@@ -333,7 +333,7 @@ class LogReader:
                     return True
 
     async def _is_continued(self, segment: LogSegment) -> bool:
-        """Whether the next ledger is known to begin at the current offset, though this ledger is not
+        """Whether the next ledger is known to begin at the current offset, although this ledger is not
         closed."""
         await self._refresh()
         following = self._after(segment)
@@ -377,7 +377,7 @@ class LogReader:
     # --- archives -----------------------------------------------------------------------------
 
     async def _read_elsewhere(self, segment: LogSegment, failure: LedgerLogError) -> bool:
-        """Go on with a ledger that no bookie serves, if its records are in an archive.
+        """Continue with a ledger that no bookie serves, if its records are in an archive.
 
         Args:
             segment: The segment of the ledger.

@@ -8,7 +8,7 @@ no user mistakes the new log for the old one.
 **Created once, though an answer may be lost.** Each attempt of ``create`` has an incarnation of its own. The
 node of the name lets only one attempt take effect. If the node exists, its incarnation shows whether an
 attempt of this call made the node. The attempts must not share an incarnation: the first one may have made
-the log, and somebody may have used and deleted it before the second one.
+the log, and other clients may have used and deleted it before the second one.
 
 Creating a log makes no ledger. Removing a log removes the list before its ledgers. A crash in between leaves
 ledgers that no list names. A sweep finds them, because each ledger's labels name the incarnation that it was
@@ -136,7 +136,8 @@ class LogRegistry:
         """Change a log's record by compare-and-set, again and again until it takes effect.
 
         If the answer to a write was lost, the token in the record shows whether the write took effect. If
-        somebody else has written the record since, nobody can know. ``once`` says what happens then.
+        another process has written the record since, the token is gone and the outcome stays unknown.
+        ``once`` says what happens then.
 
         Args:
             name: The name of the log, for errors.
@@ -145,8 +146,8 @@ class LogRegistry:
                 nothing to do. ``change`` may read other nodes; what it reads is at least as new as the
                 record. It may be called several times. If it raises an error, this method raises the same
                 error, or MetadataOutcomeUnknown if an earlier write may have taken effect.
-            once: If nobody can know whether the write took effect, raise MetadataOutcomeUnknown. Without
-                ``once``, make the change again on the record that is stored now.
+            once: If the outcome of the write stays unknown, raise MetadataOutcomeUnknown. Without ``once``,
+                make the change again on the record that is stored now.
 
         Returns:
             The record that was written; None if there was nothing to do.
@@ -169,7 +170,7 @@ class LogRegistry:
             if is_unsure and sent is not None and metadata.token == sent.token:
                 return sent
             if is_unsure and version == sent_at:
-                changed = sent  # The same again: whichever of the two arrives, the result is the same.
+                changed = sent  # The same value again, so it does not matter which write arrives.
             elif is_unsure and once:
                 is_overtaken = True
                 return None
@@ -222,7 +223,7 @@ class LogRegistry:
 
         async def write(_: bool) -> LogMetadata:
             # Each attempt has an incarnation of its own. The previous attempt may have made the log, and
-            # somebody else may have used and deleted that log. The node of the name lets only one attempt
+            # other clients may have used and deleted that log. The node of the name lets only one attempt
             # take effect.
             metadata = LogMetadata.create(
                 name=name,

@@ -1,7 +1,7 @@
 """The list of a log's snapshots in the metadata store (``model.snapshots``), changed by compare-and-set.
 
 State machines make and read snapshots (``ledgerlog.machine``). This module is here because two operations on
-logs need it: deleting a log deletes its snapshots, and the sweep finds snapshots that nobody will use.
+logs need it: deleting a log deletes its snapshots, and the sweep finds snapshots that no replica will use.
 """
 
 from __future__ import annotations

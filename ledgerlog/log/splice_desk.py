@@ -1,8 +1,9 @@
-"""The leader's side of requests for splices: which are there, which can be done, and their answers.
+"""The leader's side of requests for splices: it finds the requests, decides which ones can be done, and
+answers them.
 
-The leader watches the parent of the requests (``log.splice_requests``), which costs one open watch. While
-nobody asks, it does nothing else. ``log.core.chain`` says when the leader can look at a request, and which
-record it writes. This module reads a request, decides with ``log.core.attach`` whether the batch may be
+The leader watches the parent of the requests (``log.splice_requests``), which costs one open watch. If there
+are no requests, it does nothing else. ``log.core.chain`` says when the leader can look at a request, and
+which record it writes. This module reads a request, decides with ``log.core.attach`` whether the batch may be
 spliced, and makes the transaction:
 
     the log's record      counts the ledger that was closed, lists the staged ledgers and the next ledger
@@ -80,7 +81,7 @@ class SpliceDesk:
         return bool(self._tokens)
 
     async def watch(self) -> NoReturn:
-        """Look for requests, forever."""
+        """Watch for requests, forever."""
         path = requests_path(self._incarnation)
 
         async def look() -> None:
@@ -95,7 +96,7 @@ class SpliceDesk:
         await follow(self._client.store, path, look, what=f"{path} is not watched", log=logger)
 
     async def admit(self, base: LogMetadata, now_ms: int) -> ChainSplice | None:
-        """Return what the oldest request wants spliced; None if nothing is to be spliced.
+        """Return the splice that the oldest request wants; None if nothing is to be spliced.
 
         Requests that need nothing are answered.
 

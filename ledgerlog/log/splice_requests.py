@@ -2,12 +2,12 @@
 
 The process that splices makes an ephemeral node with its batch (``model.splice_request``). The leader watches
 the parent of such nodes (``log.splice_desk``). It removes the node in the transaction that splices the batch,
-or when it finds that there is nothing to splice. Then the asking process reads what happened. If no answer
+or when it finds that there is nothing to splice. Then the asking process reads the outcome. If no answer
 comes within ``limits.LOG_SPLICE_ANSWER_S``, the asking process withdraws the request: it deletes the node.
 After that the leader cannot splice the batch any more, because its transaction would have to remove the node.
 
-The wait also ends if no ledger of the log is open any more, for example because the leader has left. Then
-nobody needs to be asked.
+The wait also ends if no ledger of the log is open any more, for example because the leader has left. Then the
+splice needs no leader.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class RequestEnd(enum.Enum):
-    """What became of a request, if the leader gave no reason."""
+    """How a request ended, if the leader gave no reason."""
 
     GONE = "gone"
-    """The request is gone, or nobody leads any more."""
+    """The request is gone, or no process leads any more."""
     UNANSWERED = "unanswered"
     """The leader did not answer in time, and the request is withdrawn."""
 
@@ -73,7 +73,7 @@ async def ask_leader(
     """Ask the leader of a log to splice a batch, and wait for the end of the request.
 
     Returns:
-        The request with the leader's reason, if the leader refused the batch; else an ``RequestEnd``.
+        The request with the leader's reason, if the leader refused the batch; otherwise a ``RequestEnd``.
 
     Raises:
         MetadataUnavailable: The request could not be made. The batch was not spliced by it.

@@ -9,9 +9,9 @@ know that the ledger can never be listed again:
     the record has a later epoch              only the leader of the ledger's epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         its list never grows again
-    it is staged, and a day old               nobody made it part of the log (``log.attach``). The delete
-                                              also changes the version of the log's record, so a splice
-                                              that has not seen the delete fails, and reads again
+    it is staged, and a day old               no splice made it part of the log (``log.attach``). The delete
+                                              also changes the version of the log's record, so a splice that
+                                              has not seen the delete fails, and reads again
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it
                                               off, or a gathered ledger replaced it (``log.gather``) more than
                                               a day ago
@@ -163,7 +163,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
     """The ledgers that each log listed when its record was read, and those that readers may still read. If a
     ledger leaves a list meanwhile, the next sweep finds the ledger."""
     unreadable: set[int] = set()
-    """Logs whose record is damaged. Nobody knows which ledgers such a record lists."""
+    """Logs whose record is damaged. It is unknown which ledgers such a record lists."""
 
     async def look(ledger_id: int) -> None:
         found = await ledgers.find(ledger_id)

@@ -1,7 +1,7 @@
 """Taking a log over, and ending it: the shell around ``log.core.chain.Takeover``.
 
-One task does one step at a time, and the core says which. If anything goes wrong, the task deletes the ledger
-that it made, if surely no list names that ledger. A ledger that may be listed is left alone.
+One task does one step at a time, and the core names the step. If anything goes wrong, the task deletes the
+ledger that it made, but only if no list can name that ledger. A ledger that may be listed is left alone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def take_over(
         EntryNotFound: Bookies have lost such an entry.
         LossUndecided: An operator has to decide about a loss first.
         MetadataUnavailable: The metadata store cannot be reached.
-        MetadataOutcomeUnknown: The log may have the new epoch. Nobody writes in that epoch.
+        MetadataOutcomeUnknown: The log may have the new epoch. No process writes in that epoch.
 
     After any error but MetadataOutcomeUnknown, this call has not changed the epoch. The previous leader's
     ledgers may be fenced or closed.
@@ -222,7 +222,7 @@ async def count_open(
     core: CountsOpenLedgers,
     recover: Callable[[int], Awaitable[LedgerMetadata]],
 ) -> None:
-    """Do the step RECOVER: recover the ledger that the core names, and tell the core what it contains."""
+    """Do the step RECOVER: recover the ledger that the core names, and tell the core its content."""
     try:
         metadata = await recover(core.recovering)
         contents = await read_contents(client.ledgers, metadata)
@@ -250,8 +250,8 @@ def is_short(metadata: LedgerMetadata) -> bool:
 
 
 async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpan | None:
-    """Return what the first and last entry of a closed ledger say; None if the ledger is empty. Errors as for
-    reading (see ``log.positions``)."""
+    """Return the facts from the first and last entry of a closed ledger; None if the ledger is empty. Errors
+    as for reading (see ``log.positions``)."""
     ledger_id, last = metadata.ledger_id, metadata.last_entry
     assert last is not None, "a recovered ledger is closed"
     if last == NO_ENTRY:

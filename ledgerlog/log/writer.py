@@ -1,10 +1,10 @@
 """The ``LogWriter``: appending to a log while you lead it.
 
 A record joins the open batch of ``log.core.append_queue``, and the caller waits for the record's ticket. That
-costs one reschedule and nothing else. The ``LogLeader`` does the rest. This module serves the callers. It
-checks records before they are taken. While the window (the bound on records that are not yet durable) is
-full, it makes callers wait in order. If a caller is cancelled, it takes the caller's records back. It also
-chooses the error that tells a record's outcome.
+costs one switch between tasks and nothing else. The ``LogLeader`` does the rest. This module serves the
+callers. It checks records before they are taken. While the window (the bound on records that are not yet
+durable) is full, it makes callers wait in order. If a caller is cancelled, it takes the caller's records
+back. It also chooses the error that tells a record's outcome.
 
 **Numbered records.** If a record comes with its producer's sequence, ``log.core.producers`` says whether the
 record is new. Calls with sequences are served one after the other: a call takes all its new records before
@@ -67,7 +67,7 @@ class WriterStatistics:
     bytes_outstanding: int
     """The bytes of these records."""
     rolls: int
-    """How often this writer has gone on in a new ledger."""
+    """How often this writer has continued in a new ledger."""
     ledger_id: int
     """The ledger that new records go to."""
 
@@ -231,9 +231,9 @@ class LogWriter:
                 to bytes, or pairs of a name and bytes. At most ``limits.RECORD_HEADERS_MAX`` (256). Their
                 order is kept, and a name may occur more than once.
             expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
-            sequence: The number of the record among those of its producer, from 0. The log then holds the
-                record once, even if you append it several times or the leader changes. Needs deduplication
-                (see ``Log.writer``).
+            sequence: The number of the record among all records of its producer, from 0. The log then holds
+                the record once, even if you append it several times or the leader changes. Needs
+                deduplication (see ``Log.writer``).
             producer: The producer of the record. None: the producer that you gave to ``Log.writer``. Needs
                 ``sequence``.
 
@@ -488,7 +488,7 @@ class LogWriter:
         raise failure
 
     async def roll(self) -> None:
-        """Go on in a new ledger.
+        """Continue in a new ledger.
 
         Returns once new records go to the new ledger and the ledger before it is closed. Appends continue
         meanwhile. If the current ledger is empty, nothing happens.

@@ -113,7 +113,7 @@ class DirectorySnapshots:
             info: The snapshot, as ``find`` or ``save`` returned it.
 
         Raises:
-            StorageCorrupt: The stored stream cannot be the one that was saved.
+            StorageCorrupt: The stored stream is not the stream that was saved.
         """
         if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
             raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")

@@ -15,7 +15,8 @@ __all__ = ["EventKind", "Events", "Listeners", "ReplicaEvent"]
 
 
 class EventKind(enum.Enum):
-    """What happened to a replica. The text of each kind explains ``ReplicaEvent.offset`` and ``.detail``."""
+    """The kinds of events of a replica. The text of each kind explains ``ReplicaEvent.offset`` and
+    ``.detail``."""
 
     RESTORED = "restored"
     """The machine was restored from a snapshot up to ``offset``; ``detail`` names the snapshot."""
@@ -45,7 +46,7 @@ class ReplicaEvent:
     """One event of a replica. ``Replica.events`` yields them."""
 
     kind: EventKind
-    """What happened."""
+    """The kind of the event."""
     offset: int
     """An offset in the log; see ``EventKind``. For ``EventKind.MISSED`` a number of events."""
     detail: str = ""

@@ -20,7 +20,7 @@ whether the writer took the record. No proposal waits forever: a writer that has
 
 **Barriers.** A linear read must see every command that was acknowledged before the read began, by any leader.
 So the leader appends a *barrier*, an empty record, after the read has begun. If the barrier is acknowledged,
-no other leader came in between; otherwise the append would have been refused. Reads that arrive while a
+no other leader came in between, because then the append would have been refused. Reads that arrive while a
 barrier is on its way share the next barrier.
 
 **Joining.** A caller may join a proposal that another caller has begun. If that other caller is cancelled

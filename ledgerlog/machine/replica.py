@@ -107,7 +107,7 @@ class ReplicaStatistics:
     snapshots: int
     """How many snapshots this replica has taken."""
     snapshot_offset: int
-    """How far the newest snapshot reaches among those that this replica took or restored; 0 if none."""
+    """How far the newest snapshot reaches that this replica took or restored; 0 if there is none."""
     restores: int
     """How often the replica was restored from a snapshot."""
 
@@ -312,8 +312,8 @@ class Replica(Generic[M]):
         """Call a function with the machine, and return its result.
 
         Args:
-            fn: The function. It gets the machine. It must not change the machine, nor keep parts of the
-                machine that commands change.
+            fn: The function. It gets the machine. It must not change the machine, and must not keep parts of
+                the machine that commands change.
             consistency: ``local``: read the present state of this replica, which may be an old state of the
                 log. ``linear``: read a state with every command that was acknowledged before the call, by any
                 leader. Only the leader can do that. A linear read costs one append, which all waiting reads
@@ -326,7 +326,7 @@ class Replica(Generic[M]):
             NotLeader: The read is ``linear`` and this replica does not lead. Ask ``NotLeader.leader``.
             AppendUnknown: The read is ``linear`` and the leadership ended. Ask again.
             LogSealed: The read is ``linear`` and the log is sealed.
-            InvalidArgument: ``consistency`` is neither ``local`` nor ``linear``.
+            InvalidArgument: ``consistency`` is not ``local`` or ``linear``.
             ReplicaStopped: The replica has stopped.
         """
         if consistency not in ("local", "linear"):
@@ -514,7 +514,7 @@ class Replica(Generic[M]):
             self._applied.advance(reached - 1)
 
     async def _follow_always(self) -> None:
-        """Follow the log whenever this replica does not lead."""
+        """Follow the log while this replica does not lead."""
         backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         gap: Truncated | None = None
         while True:
@@ -570,7 +570,7 @@ class Replica(Generic[M]):
     # --- leading ------------------------------------------------------------------------------
 
     async def _lead_always(self) -> None:
-        """Lead whenever the election allows it. Return or raise once this replica can never lead again."""
+        """Lead each time the election allows it. Return or raise once this replica can never lead again."""
         try:
             await self._lead_again()
         finally:

@@ -86,10 +86,10 @@ class SnapshotManager:
     restores: int = 0
     """How often the replica was restored from a snapshot."""
     reaches: int = 0
-    """The offset that the newest snapshot reaches, among those that this replica took or restored."""
+    """The offset that the newest snapshot reaches, of the snapshots that this replica took or restored."""
     _tried_at: int = 0
-    """The offset that the newest snapshot reaches, among those that this replica began or restored or that
-    an earlier leader saved. The next snapshot is due ``every`` records later."""
+    """The offset that the newest snapshot reaches, of the snapshots that this replica began or restored or
+    that an earlier leader saved. The next snapshot is due ``every`` records later."""
     _is_saving: bool = False
     _is_learning: bool = False
     """True until the manager has found out how far the snapshots of earlier leaders reach."""

@@ -39,5 +39,5 @@ async def follow_admission(store: MetadataStore, tell: Callable[[Admission], Non
     async def look() -> None:
         tell(await STORED_ADMISSION.read(store))
 
-    what = "how the cluster is closed is not known"
+    what = "it is not known how the cluster is closed"
     await follow(store, ADMISSION, look, what=what, log=logger, survives=(LedgerLogError,))

@@ -27,7 +27,7 @@ assert ord(AFTER_SLASH) == ord("/") + 1
 def check_path(path: str) -> None:
     """Raise ``InvalidArgument`` unless ``path`` can name a node (or a counter)."""
     if not isinstance(path, str):
-        raise InvalidArgument(f"a metadata path is a str, not {type(path).__name__}")
+        raise InvalidArgument(f"a metadata path must be a str, not {type(path).__name__}")
     if _FORBIDDEN.search(path) is not None:
         raise InvalidArgument(f"metadata path {path[:200]!r} contains a character that no store can hold")
     size = len(path.encode())
@@ -56,10 +56,10 @@ def check_value(path: str, value: bytes) -> None:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Check every path, value and version of a transaction, and its size, before any of it is done.
+    """Check every path, value and version of a transaction, and its size, before any operation is done.
 
     Raises:
-        InvalidArgument: Something is not acceptable. Nothing was done.
+        InvalidArgument: An argument is not acceptable. Nothing was done.
     """
     size = 0
     for operation in operations:

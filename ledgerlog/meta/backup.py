@@ -7,8 +7,8 @@ records of logs. If a record lists a ledger that was made in between, the ledger
 that ledger is gone, the log was truncated meanwhile, so the log's record is read again. The counters are read
 last, so a counter is never below an id in the backup.
 
-Nodes that end with a session (registrations, locks, candidates) are not saved, nor is the record of an
-earlier restore.
+Nodes that end with a session (registrations, locks, candidates) are not saved. The record of an earlier
+restore is not saved either.
 """
 
 from __future__ import annotations

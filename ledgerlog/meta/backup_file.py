@@ -1,4 +1,4 @@
-"""The file of a metadata backup. It is written whole or not at all, and read only if no part is damaged.
+"""The file of a metadata backup. It is written whole or not at all. It is read only if no part is damaged.
 
     offset  size  field
          0     8  magic, b"LLBACKUP"
@@ -126,7 +126,7 @@ def write_backup(path: str) -> Iterator[BackupWriter]:
                 yield BackupWriter(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # Unlike a rename it replaces nothing.
+            os.link(temporary, path)  # Unlike a rename, a link never replaces a file.
         finally:
             os.unlink(temporary)
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

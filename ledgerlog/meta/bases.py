@@ -1,4 +1,4 @@
-"""What the sessions and the stores of all kinds have in common (``meta.store``)."""
+"""The common base classes of the sessions and the stores of all kinds (``meta.store``)."""
 
 from __future__ import annotations
 

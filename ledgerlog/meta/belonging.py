@@ -190,8 +190,8 @@ async def make_cluster(
     Args:
         store: Where to make the cluster.
         random_bytes: Returns that many random bytes, as ``os.urandom`` does.
-        admission: How the new cluster is closed. It is written together with the cluster's id, so a cluster
-            that is to be closed is never open.
+        admission: How the new cluster is closed. It is written together with the cluster's id, so a closed
+            cluster is never open, not even at first.
 
     Returns:
         Whether this call made the cluster.
@@ -218,7 +218,7 @@ async def _create(store: MetadataStore, cluster: bytes, admission: Admission) ->
     if admission == OPEN:
         await store.create(CLUSTER, cluster)
         return
-    left = await store.get(ADMISSION)  # Of a cluster whose other nodes somebody removed.
+    left = await store.get(ADMISSION)  # The node is left from a cluster whose other nodes were removed.
     value = admission.encode()
     mode = Create(ADMISSION, value) if left is None else Set(ADMISSION, value, left.version)
     await store.transaction([mode, Create(CLUSTER, cluster)])

@@ -292,7 +292,7 @@ class MemoryStore(SingleWrites):
     # --- faults ----------------------------------------------------------------------------------
 
     def expire_session(self) -> None:
-        """Let the tree give this store's session up, as if it had not heard from the client for too long."""
+        """Let the tree give this store's session up, as if the client had been silent for too long."""
         self._tree._end_session(self._session)
         if self._reachable:
             self._look_at_session()

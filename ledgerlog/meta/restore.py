@@ -70,7 +70,7 @@ class Restored:
     restoration: Restoration
     """The record of the restore in the store."""
     was_empty: bool
-    """Whether the store was empty before. If so, it is unknown what was lost."""
+    """Whether the store was empty before. If so, the losses are unknown."""
     nodes: int = 0
     """How many nodes the store has now."""
     lost_ledgers: int = 0
@@ -163,7 +163,7 @@ async def _check(store: MetadataStore, backup: Backup) -> bool:
     theirs = node.value.removeprefix(RESTORING).partition(b":")[0]
     if theirs != backup.cluster.encode():
         raise WrongCluster(
-            f"the store is that of cluster {theirs[:128].decode('ascii', 'replace')}, but {backup.path} is "
+            f"the store belongs to cluster {theirs[:128].decode('ascii', 'replace')}, but {backup.path} is "
             f"a backup of cluster {backup.cluster}: restore into an empty store, or take the right backup. "
             "Nothing was changed"
         )

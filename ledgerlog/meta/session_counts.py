@@ -14,7 +14,7 @@ __all__ = ["SessionCounts"]
 
 @attrs.define(eq=False)
 class SessionCounts:
-    """Counts of what happened to the sessions since ``follow`` began."""
+    """Counts of the sessions' events since ``follow`` began."""
 
     state: SessionState = SessionState.CONNECTED
     """The state of the present session."""
@@ -31,7 +31,7 @@ class SessionCounts:
             if self.state is not SessionState.LOST:
                 self._on_state(await session.wait_not(self.state))
             elif store.session is session:
-                await trio.sleep(_LOOK_S)  # The store is about to begin another one.
+                await trio.sleep(_LOOK_S)  # The store is about to begin another session.
             else:
                 session = store.session
 

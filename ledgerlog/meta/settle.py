@@ -26,7 +26,7 @@ lost. Then the candidate has the node removed.
 the loop would ask such a store forever. ``settle`` gives up if no write of the change was answered for
 ``limits.METADATA_TIMEOUT_S``. Then the outcome of the change is unknown, because a lost write may still be
 applied. A refusal counts as an answer. The change also fails after ``limits.METADATA_CONFLICTS_MAX`` attempts
-in each of which the node changed between the read and the write: then another program is at fault.
+if the node changed between the read and the write in each of them: then another program is at fault.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ async def follow(
     pause_s: float = RECONNECT_DELAY_MAX_S,
     survives: tuple[type[LedgerLogError], ...] = AWAY,
 ) -> NoReturn:
-    """For ever, call ``look`` after each change at or below ``path``.
+    """Call ``look`` after each change at or below ``path``, forever.
 
     ``look`` is called first when the task starts, and also after ``every_s`` seconds without a change.
 

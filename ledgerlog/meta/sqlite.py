@@ -124,8 +124,8 @@ def open_sqlite_store(
         ClusterNotFound: There is no file, and ``create`` is false.
         StorageCorrupt: The file is damaged, or is not a metadata file.
         IncompatibleVersion: A newer version of the program has written the file.
-        MetadataUnavailable: The file system refuses, or another process holds the file for longer than
-            ``limits.METADATA_TIMEOUT_S``.
+        MetadataUnavailable: The file system refuses, or another process holds the lock of the file for longer
+            than ``limits.METADATA_TIMEOUT_S``.
     """
     longest = limits.SESSION_TIMEOUT_MAX_S
     if not 0 < session_timeout_s <= longest:
@@ -170,10 +170,10 @@ def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool
     try:
         file.refresh()
         sessions = Sessions(file, timeout_ns=timeout_ns)
-        # Begin with the hints: a change that is not in what is read now is hinted at.
+        # Begin with the hints: if a change is not in the data that is read now, there will be a hint of it.
         hints = open_hints(path, sessions.directory)
-        # Keep this order. If another process commits between the two reads, the follower reads once too
-        # often. In the other order it would miss the commit.
+        # Keep this order. If another process commits between the two reads, the follower reads one time too
+        # many. In the other order, it would miss the commit.
         data_version = file.data_version()
         seen = file.newest_revision()
         sessions.sweep()
@@ -406,8 +406,8 @@ class SqliteStore(SingleWrites):
         await self._run(work)
 
     async def sync(self) -> None:
-        # Every read begins a new snapshot, which holds all finished commits. So this only has to notice if
-        # the file itself was replaced or overwritten.
+        # Every read begins a new snapshot, which holds all finished commits. So this only has to check
+        # whether the file itself was replaced or overwritten.
         await self._run(lambda changed: self._file.refresh())
 
     def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:

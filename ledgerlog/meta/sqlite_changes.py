@@ -1,4 +1,5 @@
-"""Whether something may have happened to a shared metadata file, without looking at the file again and again.
+"""Hints that something may have happened to a shared metadata file, so that a process need not look at the
+file again and again.
 
 The kernel (inotify) tells a process about two directories: the one of the metadata file, and the one of the
 sessions' lock files. Three things end a wait:
@@ -38,7 +39,7 @@ _OF_THE_LOCKS = flags.CLOSE_WRITE
 
 
 class Hint(enum.Flag):
-    """What may have happened. Several things may have happened at once."""
+    """The kinds of events that may have happened. Several may have happened at once."""
 
     NONE = 0
     FILE = enum.auto()
@@ -61,14 +62,15 @@ class Hints:
         """Wait for a hint, at most ``timeout_s`` seconds. Always a checkpoint.
 
         Returns:
-            What the kernel has hinted at since the last call; NONE if nothing. FILE if the hints were closed.
+            The hints of the kernel since the last call; NONE if there were none. FILE if the hints were
+            closed.
         """
         self._is_waited_for = True
         try:
             with trio.move_on_after(timeout_s), contextlib.suppress(trio.ClosedResourceError):
                 while not self._inotify.closed:
                     await trio.lowlevel.wait_readable(self._inotify.fileno())
-                    # Between the kernel's word and this step, another task may have closed it.
+                    # Between the kernel's hint and this step, another task may have closed it.
                     if not self._inotify.closed and (hint := self._take()):
                         return hint
         finally:
@@ -111,6 +113,8 @@ def open_hints(path: str | os.PathLike[str], locks: str | os.PathLike[str]) -> H
         if inotify is not None:
             inotify.close()
         logger.warning(
-            "changes of file=%s are looked for 50 times a second: inotify: %s", path, cause.strerror
+            "looking for changes of file=%s 50 times a second, because inotify gives no hints: %s",
+            path,
+            cause.strerror,
         )
         return None

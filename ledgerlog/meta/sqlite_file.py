@@ -380,7 +380,7 @@ class MetadataFile:
         Raises:
             NodeExists, NodeMissing, NodeHasChildren, VersionConflict, InvalidArgument: The first failing
                 operation raised it.
-            SessionExpired: An ephemeral node was to be created, and the session is over.
+            SessionExpired: An operation creates an ephemeral node, and the session is over.
         """
         versions = []
         for operation in operations:
@@ -625,14 +625,14 @@ def _check_identity(path: str, connection: sqlite3.Connection) -> None:
         raise StorageCorrupt(
             path,
             APPLICATION_ID_OFFSET,
-            f"this is a SQLite file, but not one of ledgerlog metadata (application id {application_id:#x})",
+            f"this is a SQLite file, but not ledgerlog metadata (application id {application_id:#x})",
         )
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise IncompatibleVersion(path, (version, version), (SCHEMA_VERSION, SCHEMA_VERSION))
     found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")]
     if version != SCHEMA_VERSION or sorted(found) != sorted(_SCHEMA):
-        raise StorageCorrupt(path, None, f"its tables are not those of metadata schema {version}")
+        raise StorageCorrupt(path, None, f"its tables do not match metadata schema {version}")
 
 
 def _check_structure(path: str, connection: sqlite3.Connection) -> None:

@@ -4,7 +4,7 @@ A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock`
 alive. The session ends if it loses either of them:
 
 * **The lease**: a time on the machine's boot-time clock, together with the boot id. All processes see the
-  same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner renews
+  same clock. It continues while the machine sleeps, and it cannot be set, so it never jumps. The owner renews
   the lease at a third of the timeout. If a process was stopped for longer than its lease, the others treat it
   as dead. A reboot ends every session.
 * **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops the lock when
@@ -36,10 +36,10 @@ committed.
 not held always means a dead owner. A file without a row is left over if a process died between these two
 steps, or if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeping
 process may lock a new file before the file's owner does. The owner then finds the file locked, or finds that
-the name no longer leads to the locked file. Then it starts again under another name. If somebody removes,
-moves or empties the file of a live session, the owner notices at the next renewal and opens a new session. If
-the owner does not run, the others wait for the length of a lease: the owner may believe in the session that
-long.
+the name no longer leads to the locked file. Then it starts again under another name. If the file of a live
+session is removed, moved or emptied, the owner notices at the next renewal and opens a new session. If the
+owner does not run, the other processes wait for the length of a lease, because the owner may treat the
+session as alive for so long.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
@@ -73,7 +73,7 @@ REAP_INTERVAL_NS = NS // 10
 """A store checks the locks of the other sessions at most once in this time."""
 
 REAP_PAUSE_NS = 5 * NS
-"""If dead sessions could not be removed, an additional pause before the next try."""
+"""An additional pause before the next try if dead sessions could not be removed."""
 
 _IN_THE_FILE = 1 << 62
 """If ``lease_until_ns`` in a row is at least this, the lease lies in the lock file, and the rest is its
@@ -182,7 +182,7 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
 def _unlink(path: Path) -> None:
     """Remove the lock file of a session that is over. If that fails, ``Sessions.sweep`` removes it later.
 
-    Do not raise: the caller has to tell which nodes are gone.
+    Do not raise, because the caller must still report which nodes are gone.
     """
     try:
         path.unlink(missing_ok=True)
@@ -252,7 +252,8 @@ class Sessions:
         self._boot_id = read_boot_id()
         self._reaped_at_ns = 0
         self._missed_since_ns: dict[str, int] = {}
-        """For each live session whose lock file has no lease or is missing: when that was noticed."""
+        """For each live session whose lock file has no lease or is missing, the time when this was
+        noticed."""
         with _os_translated(self._directory):
             self._directory.mkdir(mode=0o700, exist_ok=True)
 
@@ -295,7 +296,8 @@ class Sessions:
         Raises:
             Busy: Another process reads the lease, or holds the metadata file.
         """
-        if not lease.lock.is_held:  # The session ended with the file that another one has replaced.
+        # If another file has replaced the file of the session, the session has ended.
+        if not lease.lock.is_held:
             return None
         with _os_translated(self._directory), lease.lock.claimed():
             with self._file.reading():

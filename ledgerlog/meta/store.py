@@ -1,8 +1,8 @@
 """The metadata capability: a small tree of versioned values with compare-and-set.
 
-The protocol needs nothing else from a metadata store. Ledger metadata, log lists, cookies, registrations and
-task lists live in it as opaque bytes of at most ``limits.METADATA_BYTES_MAX``. The implementations (memory,
-SQLite, ZooKeeper) pass one contract suite, so other code never asks which store it talks to.
+The protocol needs no other service from a metadata store. Ledger metadata, log lists, cookies, registrations
+and task lists live in it as opaque bytes of at most ``limits.METADATA_BYTES_MAX``. The implementations
+(memory, SQLite, ZooKeeper) pass one contract suite, so other code never asks which store it talks to.
 
 **Paths** are relative and separated by slashes, without empty components, for example "ledgers/0000/0007".
 You need not create a parent first. A node may have a value and children at the same time. Deleting a node
@@ -106,7 +106,7 @@ Operation = Create | Set | Delete | Check
 
 
 class SessionState(enum.Enum):
-    """What the client knows about its session."""
+    """The state of a session, as far as the client knows."""
 
     CONNECTED = "connected"
     """The session is alive."""
@@ -243,7 +243,7 @@ class MetadataStore(Protocol):
         """Do all operations in order, or none of them.
 
         Args:
-            operations: What to do. Each operation sees the effects of those before it.
+            operations: What to do. Each operation sees the effects of the operations before it.
 
         Returns:
             A number for each operation: the new version for Create and Set, the node's version for Check, 0

@@ -201,7 +201,7 @@ async def open_store(
         create: Whether to make a cluster if the store holds none. ``memory:`` always makes a new one.
         cluster: The id that the cluster must have, if you know it from before. If you give an id, no cluster
             is made, even with ``create``.
-        credentials: What this process proves itself with.
+        credentials: The files with which this process proves who it is.
 
     Raises:
         ClusterNotFound: There is no cluster, and ``create`` is false or ``cluster`` is given.
@@ -242,8 +242,8 @@ async def make_cluster_at(
 
     Args:
         uri: Where to make the cluster.
-        credentials: What this process proves itself with.
-        access: Who else may use the tree in ZooKeeper. None: nobody else.
+        credentials: The files with which this process proves who it is.
+        access: Which other principals may use the tree in ZooKeeper. None: no others.
         admission: How the new cluster is closed.
 
     Returns:
@@ -281,7 +281,7 @@ async def secure_at(
 
     Args:
         uri: The cluster.
-        credentials: What this process proves itself with.
+        credentials: The files with which this process proves who it is.
         access: Who else may use the tree.
 
     Returns:
@@ -318,7 +318,7 @@ async def back_up(
         uri: The cluster.
         path: The backup file.
         made_ms: Wall clock, in milliseconds since 1970.
-        credentials: What this process proves itself with.
+        credentials: The files with which this process proves who it is.
 
     Returns:
         The cluster's id, and the number of saved nodes.
@@ -350,7 +350,7 @@ async def restore_at(
         uri: Where the store is. If there is no store, it is made.
         path: The backup file.
         now_ms: Wall clock, in milliseconds since 1970.
-        credentials: What this process proves itself with.
+        credentials: The files with which this process proves who it is.
 
     Raises:
         StorageCorrupt, IncompatibleVersion: The backup is damaged, or of a newer format. Nothing was changed.
@@ -403,8 +403,7 @@ class StoreAccess:
         self.principals(self.all_of + self.readers)
         if isinstance(uri, ZooKeeperUri) and not uri.chroot and not self.with_root:
             raise InvalidArgument(
-                f"{uri} is ZooKeeper's root, whose list applies to everybody who uses the ensemble: give a "
-                f"chroot "
+                f"{uri} is ZooKeeper's root, whose list applies to all users of the ensemble: give a chroot "
                 f"({uri}/ledgerlog), or --with-root if only this cluster uses the ensemble"
             )
 
@@ -513,7 +512,7 @@ def _path(raw: str, scheme: str, fail: Fail) -> str:
     if raw.startswith("//"):
         host, slash, rest = raw[2:].partition("/")
         if host:
-            fail(f"{host!r} is in the place of a host; write {scheme}:PATH")
+            fail(f"{host!r} is where a host would be; write {scheme}:PATH")
         raw = slash + rest
     if re.search(r"%(?![0-9A-Fa-f]{2})", raw):
         fail("a % that does not begin an escape; write %25 for a % in the path")
@@ -555,7 +554,7 @@ def _parse_zookeeper(rest: str, is_tls: bool, fail: Fail) -> ZooKeeperUri:
             fail(f"{item!r} is not HOST or HOST:PORT")
         port = int(found[3] or (ZOOKEEPER_TLS_PORT if is_tls else ZOOKEEPER_PORT))
         if not 1 <= port <= 65535:
-            fail(f"port {port} is not one of 1 to 65535")
+            fail(f"port {port} is not from 1 to 65535")
         servers.append((found[1] or found[2], port))
     chroot = chroot.rstrip("/")
     if any(part in ("", ".", "..") for part in chroot.split("/")) and chroot:

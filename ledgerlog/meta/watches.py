@@ -3,8 +3,8 @@
 A watch is a flag and an event. ``mark`` raises the flag and fires the event. ``Watch.wait`` returns when the
 flag is up, and lowers it. The flag remembers a change; the event only wakes tasks. A change may come between
 opening a watch and waiting on it, between two waits, or while a cancelled wait unwinds. In each case the flag
-stays up, and the next wait returns at once. So a watch may wake once too often. But the watch cannot miss a
-change, as long as the store marks it after every change.
+stays up, and the next wait returns at once. So a watch may wake a task without need. But it never misses a
+change, if the store marks it after every change.
 
 This module does not know where changes come from. A store calls ``changed`` with the paths that were written,
 or ``changed_somewhere`` if it does not know the paths.

@@ -5,5 +5,5 @@
     prometheus     turns the values into prometheus_client's objects, and into text
 
 Cores and shells keep the counts themselves (``ledgerlog.counts``). These modules only read the counts, at the
-moment when somebody asks for metrics. So metrics cost nothing between two scrapes.
+moment when a client asks for metrics. So metrics cost nothing between two scrapes.
 """

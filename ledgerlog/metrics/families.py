@@ -398,7 +398,7 @@ def _log(name: str, meaning: str, alert: str = "") -> Family:
 LOG_EPOCH = _log(
     "epoch",
     "the number of this leadership; only the process that leads the log has the metrics `ledgerlog_log_...`",
-    "no process has it for two minutes, but one had it in the last hour: nobody leads the log",
+    "no process has it for two minutes, but one had it in the last hour: no process leads the log",
 )
 LOG_FIRST_OFFSET = _log("first_offset", "the offset of the first record that can still be read")
 LOG_NEXT_OFFSET = _log("next_offset", "the offset after the last acknowledged record")
@@ -428,7 +428,7 @@ REPAIR_IS_AUDITOR = _repair(
     _GAUGE,
     "auditor",
     "1 in the process that is the auditor",
-    "the sum over all processes is 0 for 5 minutes: nobody looks for lost copies",
+    "the sum over all processes is 0 for 5 minutes: no process looks for lost copies",
 )
 REPAIR_UNDER_REPLICATED = _repair(
     _GAUGE,

@@ -1,4 +1,4 @@
-"""Roles and grants: what each principal may do with the ledgers of a cluster.
+"""Roles and grants: the rights of each principal on the ledgers of a cluster.
 
     role            rights
     reader PREFIX   READ on the ledgers of every log whose name begins with PREFIX
@@ -225,7 +225,7 @@ class Grants:
 
 @attrs.frozen
 class Rights:
-    """What a principal may do."""
+    """The rights of a principal."""
 
     everywhere: frozenset[Right] = frozenset()
     """Rights on all ledgers."""
@@ -245,11 +245,11 @@ class Rights:
 
 NO_RIGHTS = Rights()
 ALL_RIGHTS = Rights(frozenset(Right))
-"""The rights of everybody in an open cluster."""
+"""The rights of every client in an open cluster."""
 
 
 def rights_of(principal: Principal, grants: Grants | None) -> Rights:
-    """Return what a principal may do.
+    """Return the rights of a principal.
 
     Args:
         principal: The principal.

@@ -1,12 +1,12 @@
-"""How a cluster is closed: the record at ``access/mode`` that says what bookies ask of a client.
+"""How a cluster is closed: the record at ``access/mode`` says which proof bookies ask of a client.
 
-    open       a bookie serves everybody who reaches it. So do clusters without this record
-    closing    clients and bookies that can prove who they are do so, and the others are served, too
+    open       a bookie serves every process that reaches it. A cluster without this record is open, too
+    closing    clients and bookies prove who they are if they can; the others are served, too
     closed     a bookie serves only clients that proved who they are; a client uses only such bookies
 
 A process proves who it is with a secret (``model.secret``) or a certificate (TLS). A certificate is always
 accepted where a secret is, because it proves more. A bookie that has a certificate takes no connection
-without one. So ``TLS`` in this record only decides what a process without credentials is told.
+without one. So ``TLS`` in this record only decides the message to a process without credentials.
 
 The record is a canonical CBOR map (``model.codec``):
 
@@ -16,8 +16,8 @@ The record is a canonical CBOR map (``model.codec``):
     file      absent, or the path of the secret file on the one machine that all processes run on
 
 **Why a path.** The processes of a local cluster share a machine and a user, and a URI of ZooKeeper says
-nothing about files. So the record tells them where the secret is. It tells nobody the secret: the file has
-mode 0600.
+nothing about files. So the record tells them where the secret is. It does not contain the secret, and the
+file has mode 0600.
 
 A record that cannot be read is an error and never means "open".
 """
@@ -37,7 +37,7 @@ _FORMAT = 1
 
 
 class ProvenBy(enum.Enum):
-    """What proves who a process is."""
+    """The kind of proof of who a process is."""
 
     NOTHING = "nothing"
     SECRET = "secret"
@@ -46,7 +46,7 @@ class ProvenBy(enum.Enum):
 
 @attrs.frozen
 class Admission:
-    """What bookies ask of a client."""
+    """The proof that bookies ask of a client."""
 
     by: ProvenBy = ProvenBy.NOTHING
     is_required: bool = attrs.field(

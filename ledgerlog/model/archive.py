@@ -6,13 +6,13 @@ its own node, below the incarnation of the log and named by the ledger:
 
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
 
-The record changes neither the ledger's metadata nor the log's list of ledgers. Once the copies on bookies are
+The record does not change the ledger's metadata or the log's list of ledgers. Once the copies on bookies are
 given up, the ledger's metadata are deleted as for any other ledger, in one transaction that requires the
 version of the archive's record. So the metadata always say where the log's records are. Bookies,
 auto-recovery and programs that know nothing of archives just see a deleted ledger.
 
 A file may hold the records of several consecutive ledgers. The first ledger names the archive's record, and
-stands for all these ledgers in the log's list. A *compacted* file holds the latest record of each key and has
+represents all these ledgers in the log's list. A *compacted* file holds the latest record of each key and has
 gaps. Then ``end_offset`` - ``first_offset`` is the number of offsets that the file covers, and
 ``record_count`` is the number of records left in it.
 
@@ -122,7 +122,7 @@ class ArchivedFile:
 
     def __attrs_post_init__(self) -> None:
         require(len(self.destination) in (0, DESTINATION_ID_BYTES), "an id of a destination has 8 bytes")
-        require(bool(self.ledgers), "an archived file holds a ledger at least")
+        require(bool(self.ledgers), "an archived file holds at least one ledger")
         for ledger in self.ledgers:
             require(ledger.first_offset < ledger.end_offset, "an archived ledger holds records")
             require(0 <= ledger.last_entry <= ENTRY_ID_MAX, "an archived ledger has entries")
@@ -138,7 +138,7 @@ class ArchivedFile:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger whose id names the record. It also stands for the file in the log's list."""
+        """The ledger whose id names the record. It also represents the file in the log's list."""
         return self.ledgers[0].ledger_id
 
     @property
@@ -217,7 +217,7 @@ class ArchivedFile:
         if fields.format(_FORMAT, _FORMAT_WITH_ID) == _FORMAT_WITH_ID:
             destination = fields.get("destination", bytes)
             if not destination or file.count("/") != 1 or "?" in file:
-                fields.fail("the field 'file' is no name below a destination")
+                fields.fail("the field 'file' is not a name below a destination")
             file = f"destination://{destination.hex()}/{file}"
         if fields.integer("incarnation") != incarnation:
             fields.fail("it belongs to another incarnation")

@@ -12,11 +12,12 @@ canonical CBOR map:
     records   in that batch            end_offset  the offset in the log after the last of them
 
 Version 0.1 wrote no ``records`` and no ``end_offset``, and ignores both when it reads. In a mark that version
-0.1 wrote, both are absent or null. Only version 0.1 uses ``epoch``: a run of it ends if the log has another.
+0.1 wrote, both are absent or null. Only version 0.1 uses ``epoch``: its run ends if the log has another
+epoch.
 
-A *source* is what numbers the batches, for example a checkpoint of Spark. If the same producer comes with
-another source, it has lost its checkpoint, and its numbers begin again. A *run* is one start of a program
-over that source.
+A *source* numbers the batches. An example is a checkpoint of Spark. If a producer comes back with another
+source, it has lost its checkpoint, and its numbers begin again. A *run* is one start of a program over that
+source.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def attributes_of(size: int, key: bytes | None, headers: HeadersLike | None) -> 
         headers: The headers.
 
     Returns:
-        The attributes; None if there is neither a key nor a header.
+        The attributes; None if there is no key and no header.
 
     Raises:
         InvalidArgument: The key is not bytes, or the headers are not pairs of text and bytes, or too many.

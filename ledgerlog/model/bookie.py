@@ -22,9 +22,9 @@ from ledgerlog.model.protocol import ProtocolSupport
 
 _FORMAT = 1
 _BEGUN_TOKENS_MAX = 16
-"""A directory remembers the generations that it began and that the store perhaps has not counted: at most so
-many of them. If it forgets one, the worst result is a sound directory in limbo (its bookie answers UNKNOWN
-instead of denying an entry)."""
+"""A directory remembers the generations that it began and that the store perhaps has not counted: at most
+this many of them. If it forgets one, the worst result is a sound directory in limbo (its bookie answers
+UNKNOWN instead of denying an entry)."""
 
 
 class Age(enum.Enum):
@@ -122,7 +122,7 @@ class Cookie:
     """The roles of the directories that make up the bookie's storage (``journal``, ``data``)."""
     generation: int = attrs.field(default=0, eq=False)
     """How many generations were counted (see ``bookie.server.generations``); 0 in a cookie of version 0.1.
-    Two cookies are equal if they name the same data, whatever their generations. ``age`` compares the
+    Two cookies are equal if they name the same data, even if their generations differ. ``age`` compares the
     generations."""
     generation_token: str = attrs.field(default="", eq=False)
     """The random name of the last counted generation; "" if none was counted."""

@@ -5,7 +5,8 @@ the same machine. The code that opens a network or a metadata store reads the fi
 
 A file that you do not name comes from the environment:
 
-    LEDGERLOG_TLS_CERT      the certificate of this process, followed by those between it and the authority
+    LEDGERLOG_TLS_CERT      the certificate of this process, followed by the certificates between it and the
+                            authority
     LEDGERLOG_TLS_KEY       its private key
     LEDGERLOG_TLS_CA        the authorities whose certificates are trusted
     LEDGERLOG_SECRET_FILE   the cluster's shared secret
@@ -158,4 +159,4 @@ class Credentials:
 
 
 NO_CREDENTIALS = Credentials()
-"""The credentials of a process that has none, and so does not prove who it is."""
+"""No credentials: the process does not prove who it is."""

@@ -49,7 +49,7 @@ class ReplacedLedgers:
         fields.format(_FORMAT)
         ledgers = tuple(fields.sequence("ledgers", int))
         if not all(0 <= each <= LEDGER_ID_MAX for each in ledgers):
-            fields.fail("the field 'ledgers' has a number that is not a ledger's")
+            fields.fail("the field 'ledgers' has a number that is not the id of a ledger")
         return cls(
             ledger_id=fields.integer("ledger"),
             ledgers=ledgers,

@@ -13,7 +13,7 @@ IdRange = tuple[int, int]
 
 
 def joined(ranges: Iterable[IdRange]) -> list[IdRange]:
-    """Return the same ids as ascending ranges that neither overlap nor touch.
+    """Return the same ids as ascending ranges that do not overlap and do not touch.
 
     >>> joined([(6, 9), (0, 2), (3, 4)])
     [(0, 4), (6, 9)]
@@ -79,7 +79,7 @@ class IdSequence(Sequence[int]):
 
     def __init__(self, ranges: Iterable[IdRange] = ()) -> None:
         self.ranges: Sequence[IdRange] = joined(ranges)
-        """The ids as ascending ranges that neither overlap nor touch."""
+        """The ids as ascending ranges that do not overlap and do not touch."""
         counts = (high - low + 1 for low, high in self.ranges)
         # The index of the first id of each range, and at the end the number of all ids.
         self._starts = list(itertools.accumulate(counts, initial=0))

@@ -58,7 +58,7 @@ class Position(NamedTuple):
     """Where a record lies: its ledger, the entry in the ledger, and the slot in the entry.
 
     Compare only positions of the same ledger. Across ledgers the log's list of segments decides the order;
-    ledger ids usually agree with it, but need not.
+    ledger ids usually have the same order, but not always.
 
         >>> str(Position(17, 4, 0))
         '17:4:0'

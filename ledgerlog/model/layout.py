@@ -5,7 +5,7 @@
                                     no node has more than 65,536 children
     bookies/writable/ID             registration of a serving bookie (ephemeral)
     bookies/read-only/ID            registration of a bookie that takes no ordinary writes (ephemeral)
-    bookies/placement               the rule about racks, if somebody has set one (``model.placement``)
+    bookies/placement               the rule about racks, if an operator has set one (``model.placement``)
     cookies/ID                      a bookie's cookie
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
@@ -23,7 +23,7 @@
     elections/NAME                  the record of an election: its term and its holder
     elections/NAME/candidates/ID    a candidate (ephemeral)
     access/mode                     how the cluster is closed (``model.admission``)
-    access/grants/PRINCIPAL         what a principal may do (``model.access``)
+    access/grants/PRINCIPAL         the rights of a principal (``model.access``)
     restored                        exists from the restore of a backup until an operator accepts the loss
                                     (``model.restoration``)
     repair/...                      the nodes of auto-recovery: see ``model.repair``

@@ -78,8 +78,8 @@ class LedgerMetadata:
     token: bytes
     """A random value of the process that wrote this version."""
     created_ms: int
-    """Wall-clock time of creation, in milliseconds since 1970. It is only shown to people; nothing is decided
-    by it."""
+    """Wall-clock time of creation, in milliseconds since 1970. It is only shown to people; no decision
+    depends on it."""
     custom: dict[str, bytes] = attrs.field(factory=dict)
     """The ledger's labels, from text to bytes. The user or the log that owns the ledger sets them."""
     unknown: bytes = kept_unknown()
@@ -95,7 +95,9 @@ class LedgerMetadata:
                 require(False, f"fragment starts strictly grow (R-B4), but {first} follows {previous}")
             if len(ensemble) != self.replication.ensemble:
                 words = f"an ensemble has E bookies, {self.replication.ensemble}"
-                require(False, f"{words}, but that of the fragment at entry {first} has {len(ensemble)}")
+                require(
+                    False, f"{words}, but the ensemble of the fragment at entry {first} has {len(ensemble)}"
+                )
             if has_duplicates(ensemble):
                 twice = next(bookie for bookie in ensemble if ensemble.count(bookie) > 1)
                 require(
@@ -108,7 +110,7 @@ class LedgerMetadata:
             words = f"last_entry is set exactly when CLOSED, but the state is {self.state.value}"
             require(False, f"{words} and last_entry is {end}")
         if end is not None and end < previous - 1:
-            words = "a ledger never ends before its last fragment: what lies there is committed (R-B3)"
+            words = "a ledger never ends before its last fragment: the entries before it are committed (R-B3)"
             require(False, f"{words}, but last_entry is {end}, and the fragment starts at entry {previous}")
         if len(self.key) != LEDGER_KEY_BYTES:
             require(False, f"the key has {LEDGER_KEY_BYTES} bytes, not {len(self.key)}")
@@ -282,7 +284,7 @@ class LedgerMetadata:
             "the last fragment of an open ledger belongs to its writer (rule 20)"
         )
         fragment = self.fragments[fragment_index]
-        assert old in fragment.ensemble, f"{old} is to be replaced, but it is not in the fragment"
+        assert old in fragment.ensemble, f"{old} cannot be replaced, because it is not in the fragment"
         ensemble = tuple(new if bookie == old else bookie for bookie in fragment.ensemble)
         fragments = list(self.fragments)
         fragments[fragment_index] = attrs.evolve(fragment, ensemble=ensemble)
@@ -382,7 +384,7 @@ def change_fragments(
 def check_custom(custom: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return a copy of a caller's labels. Raise InvalidArgument if they do not map text to bytes.
 
-    Other types would make the ledger's metadata unreadable, and with it all entries.
+    With other types, the ledger's metadata would be unreadable. Then no entry of the ledger could be read.
     """
     for key, value in custom.items():
         if not isinstance(key, str) or not isinstance(value, bytes):

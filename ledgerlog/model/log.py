@@ -7,7 +7,7 @@ the rules that must hold before the record is written:
     taken_over   a new leader: epoch + 1, everything before is counted, one new ledger at the end
     rolled       the leader continues in a new ledger: same epoch, one new ledger at the end
     counted      the ledger before the current one (or the last one) is closed: its size is written down
-    truncated    records below an offset are given up; ledgers that hold nothing else leave the list
+    truncated    records below an offset are given up; ledgers that hold only these records leave the list
     touched      only the version changes: a writer that read the record before must read it again
     spliced      CLOSED ledgers that were written apart become part of the log, counted at once
     continued    the leader has closed its only open ledger and continues in a new one; CLOSED ledgers that
@@ -40,8 +40,8 @@ belong to the lost records forever.
 **A loss below a truncation.** A log may be truncated within an open ledger. An accepted loss may then end
 that ledger below ``first_offset``. The offsets between that end and ``first_offset`` belong to truncated
 records, so the log continues at ``first_offset``. No segment can store this jump, because an open segment
-starts where the one before it ends. So ``before`` moves forward, and all listed segments move with it. Nobody
-reads the moved records, because all of them are truncated.
+starts where the one before it ends. So ``before`` moves forward, and all listed segments move with it. No
+reader reads the moved records, because all of them are truncated.
 
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
 producer appended which record (``log.core.producers``). None means that deduplication is off. If it is on,
@@ -132,8 +132,8 @@ class LogMetadata:
     """A number that is never used again. A log that is deleted and made again is another log with another
     number."""
     created_ms: int
-    """Wall-clock time of creation, in milliseconds since 1970. It is only shown to people; nothing is decided
-    by it."""
+    """Wall-clock time of creation, in milliseconds since 1970. It is only shown to people; no decision
+    depends on it."""
     replication: Replication
     roll: RollPolicy
     retention: RetentionPolicy
@@ -155,7 +155,8 @@ class LogMetadata:
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     def __attrs_post_init__(self) -> None:
-        # Every change runs these checks, so they are cheap. Decoding does those that walk the whole list.
+        # Every change runs these checks, so they are cheap. Decoding does the checks that go over the whole
+        # list.
         tail = self.segments[-3:]
         require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")
         if len(tail) > 1 and not tail[-2].is_counted:
@@ -400,7 +401,9 @@ class LogMetadata:
         if not staged:
             return self.segments
         assert len(self.segments) + len(staged) <= LOG_SEGMENTS_SPLICE_MAX, "a splice leaves room for writers"
-        assert self.dedupe_epoch is None, "ledgers that were written apart do not say who appended what"
+        assert self.dedupe_epoch is None, (
+            "ledgers that were written apart do not say which producer appended which record"
+        )
         at, ms = self.counted_end, max(now_ms, self.counted_ms)
         segments = list(self.segments)
         for ledger_id, record_count, byte_length in staged:
@@ -493,7 +496,7 @@ class LogMetadata:
         return changed, [part.ledger_id for part in parts[1:]]
 
     def gathered(self, parts: Sequence[LogSegment], ledger_id: int, token: bytes) -> LogMetadata | None:
-        """Put one ledger in the place of several neighbours.
+        """Replace several neighbours by one ledger.
 
         Args:
             parts: The counted segments whose records the ledger holds.

@@ -9,7 +9,7 @@ compare-and-set while a leader runs. This module only holds the values: ``log.co
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}
 
 Seconds are stored as milliseconds, at least one. A policy refuses a bound that a record cannot hold, for
-example a number too large or a float in place of a whole number. If a record with such a bound were written,
+example a number too large or a float instead of a whole number. If a record with such a bound were written,
 it could not be read again, and the log would be lost.
 """
 
@@ -51,7 +51,7 @@ class RollPolicy:
         RollPolicy(max_bytes=256 * 1024**2, max_age_s=3600)
 
     Small ledgers let retention drop in smaller steps, but make the log's list of ledgers longer. The
-    constructor raises InvalidArgument if a bound is not positive, is above what a record can hold, or is not
+    constructor raises InvalidArgument if a bound is not positive, is above the maximum of a record, or is not
     a whole number (bytes and records).
     """
 

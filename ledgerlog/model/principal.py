@@ -43,7 +43,7 @@ _SHOWN_CHARACTERS = 100
 
 
 class PrincipalKind(StrEnum):
-    """What sort of process or person a principal is."""
+    """The kind of process or person that a principal is."""
 
     BOOKIE = "bookie"
     ADMIN = "admin"
@@ -66,7 +66,7 @@ def _checked_kind(kind: str) -> PrincipalKind:
 
 @attrs.frozen
 class Principal:
-    """Who a peer proved to be. ``str()`` is its text form, for example ``client/billing``."""
+    """The identity that a peer has proved. ``str()`` is its text form, for example ``client/billing``."""
 
     kind: PrincipalKind = attrs.field(converter=_checked_kind)
     name: str = attrs.field()
@@ -104,7 +104,7 @@ class Principal:
             cluster: The id of the cluster that the certificate is for; ``*``: any.
 
         Raises:
-            InvalidArgument: ``cluster`` is neither ``*`` nor well-formed as an id.
+            InvalidArgument: ``cluster`` is not ``*`` and not a well-formed id.
         """
         if not _CLUSTER.match(cluster):
             raise InvalidArgument(f"{_shown(cluster)} is not the id of a cluster")
@@ -115,12 +115,12 @@ def named_in_certificate(uris: Iterable[str], cluster: str | None) -> Principal:
     """Return the principal that a certificate names for a cluster.
 
     Args:
-        uris: The URIs among the certificate's subject alternative names. Other people's URIs are ignored.
+        uris: The URIs among the certificate's subject alternative names. URIs of other forms are ignored.
         cluster: The id of this cluster. None: the cluster is not known yet, and only ``*`` matches.
 
     Raises:
-        Unauthenticated: The certificate names nobody for this cluster, or more than one principal, or a name
-            of our form is malformed.
+        Unauthenticated: The certificate names no principal for this cluster, or more than one, or a name of
+            our form is malformed.
     """
     ours = [uri for uri in uris if uri[: len(_SCHEME)].lower() == _SCHEME]
     if not ours:

@@ -1,9 +1,10 @@
-"""Producers: writers whose records must count once, however often they are sent (``log.core.producers``).
+"""Producers: writers whose records must count once, even if they are sent several times
+(``log.core.producers``).
 
 A producer numbers its records. Each record has a *sequence*, a number that grows. The log keeps the last
-*runs* of each producer. A run is a range of sequences whose records have consecutive offsets. If nobody else
-appends to the log, a producer has a single run, however long. A producer that shares the log has one run for
-each range between the records of other producers.
+*runs* of each producer. A run is a range of sequences whose records have consecutive offsets. If no other
+producer appends to the log, a producer has a single run, no matter how long it is. A producer that shares the
+log has one run for each range between the records of other producers.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 For example, with E=3 and WQ=2, entry 5 goes to the slots 2 and 0.
 
-A negative quorum must be counted for each write set. Counting it over the whole ensemble is wrong whenever E
-> WQ (schedules T02 and T26).
+A negative quorum must be counted for each write set. Counting it over the whole ensemble is wrong if E > WQ
+(schedules T02 and T26).
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class RecordBatch:
 class PackedColumn:
     """One item of bytes for each record, in packed form: the joined bytes, and the lengths.
 
-    The column copies neither the bytes nor the lengths, so do not change them.
+    The column does not copy the bytes and the lengths, so do not change them.
     """
 
     __slots__ = ("data", "lengths")
@@ -314,7 +314,7 @@ class PackedColumn:
 class PackedBatch:
     """The records of one entry, or a consecutive part of them, in packed form: joined bytes and lengths.
 
-    The batch copies neither the bytes nor the lengths, so do not change them.
+    The batch does not copy the bytes and the lengths, so do not change them.
     """
 
     __slots__ = (

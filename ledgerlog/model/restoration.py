@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 AS_IN_BACKUP_LABEL = "as-in-backup"
-"""On a ledger that is not CLOSED: its fragments are those of a backup, and may be outdated."""
+"""On a ledger that is not CLOSED: its fragments come from a backup, and may be outdated."""
 
 BROUGHT_BACK_LABEL = "brought-back"
 """On a forgotten ledger whose metadata were made again, until its log lists it (``repair.bringing_back``)."""

@@ -8,8 +8,8 @@ A process with the cluster's secret can compute the secret of every principal, a
 principal. Bookies and operators have the cluster's secret. A process with the cluster's secret may claim any
 identity: a bookie claims ``bookie/ID``, and a process that claims no identity is ``admin/cluster``.
 
-A program that writes one log has only the secret of its own principal. Nobody can compute the cluster's
-secret, or the secret of another principal, from that secret. No table of principals is needed, so none can be
+A program that writes one log has only the secret of its own principal. The cluster's secret, or the secret of
+another principal, cannot be computed from that secret. No table of principals is needed, so none can be
 stolen or lost.
 
 A file holds one of the two kinds, as lines of text:
@@ -75,7 +75,7 @@ def fingerprint_of(secret: bytes) -> bytes:
 def _no_file(where: str, why: str) -> InvalidArgument:
     return InvalidArgument(
         f"{where} is not a secret file: {why}; 'ledgerlog metadata init' makes the file of a new cluster, "
-        "'ledgerlog access secret' that of a principal"
+        "'ledgerlog access secret' makes the file of a principal"
     )
 
 
@@ -84,7 +84,7 @@ class Secrets:
     """The secrets in one file. ``repr`` shows no secret."""
 
     holder: Principal | None
-    """The principal that the secrets belong to. None: they are the cluster's."""
+    """The principal that the secrets belong to. None: they belong to the cluster."""
     values: tuple[bytes, ...] = attrs.field()
     """One or two, the newest first."""
 
@@ -105,7 +105,7 @@ class Secrets:
         return self.holder or ADMIN
 
     def of(self, principal: Principal) -> tuple[bytes, ...]:
-        """Return the secrets of a principal, the newest first. Return () if they do not follow from this
+        """Return the secrets of a principal, the newest first. Return () if they cannot be computed from this
         file."""
         if self.holder is not None:
             return self.values if principal == self.holder else ()
@@ -119,7 +119,8 @@ class Secrets:
         """
         if self.holder is not None:
             raise InvalidArgument(
-                f"this is the secret of {self.holder}; that of {principal} is made from the cluster's"
+                f"this is the secret of {self.holder}; the secret of {principal} is made from the cluster's "
+                "secret"
             )
         return Secrets(principal, self.of(principal))
 

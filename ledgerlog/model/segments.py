@@ -20,8 +20,8 @@ a segment, and 40 ms to read 10,000), is read and never written. Encoding and de
 never segment by segment, because they must be fast with ten thousand segments: each roll writes the list
 while appends continue, and each takeover reads it.
 
-**Bounds.** A list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well they are packed. Encoding
-and decoding check the same rules (``_check``), so every written list can be read.
+**Bounds.** A list has at most ``limits.LOG_SEGMENTS_MAX`` segments, even if they pack well. Encoding and
+decoding check the same rules (``_check``), so every written list can be read.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LogSegment(NamedTuple):
         """Return the segment of the same ledger, counted.
 
         Args:
-            counts: What was counted.
+            counts: The counts.
         """
         return LogSegment(
             self.ledger_id,
@@ -219,7 +219,7 @@ def _check(
     if min(itertools.chain(counts, sizes, times), default=0) < 0:
         fail("a count, a length or a stretch of time is negative")
     if 2 * sum(map(bool, counts)) != len(times):
-        fail("the number of pairs of times is not that of the counted ledgers with records")
+        fail("the number of pairs of times does not match the counted ledgers with records")
     if max(offset + lost + sum(counts), last_ms + sum(times), max(sizes, default=0)) > _NUMBER_MAX:
         fail("offsets, lengths or times are out of range")
 

@@ -9,7 +9,7 @@ random, and never used again. Its value is one canonical CBOR map:
     run       the run that asks        is_full  bool: the log's list was too long for the batch
     batch     its number
 
-Version 0.1 neither writes requests nor answers them.
+Version 0.1 does not write requests and does not answer them.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ all. The ids must be adjacent too. For example, a sink may send the frames 0..4 
 later. One call for 0..9 would confirm entry 5 although the bookie has not acknowledged it.
 
 **Bursts.** One receive may bring many answers, and cause many calls to the same few sinks. Each sink should
-act only once, after all these calls, and what it sends should leave in one system call for each connection.
-So all connections of a pool share a ``Burst``. While it is active, frames to send are only queued. At its
-end, each sink that was called gets an ``on_batch_end``, and then the connections send their queues. No other
-task runs in between.
+act only once, after all these calls. Its data should leave in one system call for each connection. So all
+connections of a pool share a ``Burst``. While it is active, frames to send are only queued. At its end, each
+sink that was called gets an ``on_batch_end``, and then the connections send their queues. No other task runs
+in between.
 
 This module does no I/O and never waits.
 """
@@ -49,11 +49,11 @@ class AddSink(Protocol):
         """The adds that this sink sent for entries ``first`` to ``last`` are durable at the bookie.
 
         ``first`` and ``last`` are as given to ``send_add``, except that adjacent frames are merged. The
-        caller ignores the result."""
+        caller ignores the return value."""
         ...
 
     def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status, /) -> None:
-        """The bookie did not store this add. ``status`` says why, and is never OK."""
+        """The bookie did not store this add. ``status`` says why; it is never OK."""
         ...
 
     def on_bookie_lost(self, bookie_id: BookieId, why: str, /) -> None:
@@ -160,7 +160,7 @@ class UnansweredAdds:
         self.sent += 1
 
     def on_acknowledged(self, through: int) -> None:
-        """The bookie says that all adds up to ``through`` are durable, except those that it refused.
+        """The bookie says that all adds up to ``through`` are durable, except adds that it refused.
 
         Raises:
             WireError: One of these adds was never sent.

@@ -1,7 +1,7 @@
 """The certificate of this process and the authorities that it trusts, as contexts of ``ssl``.
 
 ``Certificates`` reads the three files of a ``TLS`` identity, and reads them again if they change. A new
-connection uses the newest files; an open connection continues with those that it began with. When a
+connection uses the newest files; an open connection continues with the files that it began with. When a
 connection begins, this module checks whether the files have changed, at most once in ``_LOOK_S``. So a
 renewed certificate needs no signal. ``reload`` reads the files at once; commands call it on SIGHUP.
 
@@ -9,7 +9,7 @@ renewed certificate needs no signal. ``reload`` reads the files at once; command
 keeps the old ones and logs one warning for each state of the files. A program that renews certificates
 replaces one file after the other, so a moment without a matching key is normal.
 
-**Mistakes in the own files are found here**, before any peer sees them: a certificate that has expired, is
+**This module finds mistakes in our own files** before any peer sees them: a certificate that has expired, is
 not valid yet, names no principal of this cluster, or does not belong to its key. ``ssl`` shows only the
 certificates of peers. So the process does a handshake with itself, in memory, and looks at the certificate
 that it presented.
@@ -42,15 +42,15 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 
 _NO_CHECK_TIME = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which ``ssl`` does not name. It is used only to look at the own
-certificate: ``_check_times`` checks the times of that certificate, with messages of our own."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which ``ssl`` does not name. It is used only to look at our own
+certificate. ``_check_times`` checks the times of that certificate, with better messages."""
 
 _PEM_LIST = b"-----BEGIN X509 CRL-----"
 
 
 @attrs.frozen
 class _Loaded:
-    """What was read from one state of the files."""
+    """The data that was read from one state of the files."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -81,7 +81,7 @@ class Certificates:
 
     @property
     def principal(self) -> Principal:
-        """The principal that this process is to its peers."""
+        """The principal of this process, as its peers see it."""
         return self._loaded.principal
 
     def server(self) -> ssl.SSLContext:
@@ -95,7 +95,7 @@ class Certificates:
         return self._loaded.client
 
     def reload(self) -> None:
-        """Read the files now, and log what that changes. If they are bad, keep the old ones."""
+        """Read the files now, and log the changes. If they are bad, keep the old ones."""
         self._look_at = time.monotonic() + _LOOK_S
         self._stamp = _stamp_of(self.tls)
         try:

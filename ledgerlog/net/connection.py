@@ -19,8 +19,8 @@ RECONNECT_DELAY_MAX_S. A new request or sink ends the delay early, as soon as RE
 passed, and gets the outcome of the attempt that follows.
 
 **Instances.** An *instance* of a bookie is one set of its data. An operator can replace a bookie's data under
-the same id. For an attached writer, the result is another bookie: the new instance knows neither the fences
-nor the entries that the old one acknowledged. So a connection talks to one instance as long as any sink is
+the same id. For an attached writer, the result is another bookie: the new instance does not know the fences
+and entries that the old one acknowledged. So a connection talks to one instance as long as any sink is
 attached. If the bookie returns as another instance, the attached sinks are told again and again that the
 bookie is lost, until all have detached. ``on_superseded`` lets the pool make another connection for all new
 callers.
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 Resolve = Callable[[BookieId], Awaitable[BookieInfo]]
 """Finds a bookie's present address. Raises BookieUnavailable if the bookie is not registered, or another
-LedgerLogError if the address could not be found out."""
+LedgerLogError if the address could not be found."""
 
 
 @attrs.frozen(kw_only=True)
@@ -135,7 +135,7 @@ class BookieConnection:
         self._address: str | None = None
         self._failure = f"bookie {bookie_id}: not connected yet"
         self._failures = 0  # in a row
-        self._is_refused = False  # the last attempt failed because one end did not prove who it is
+        self._is_refused = False  # the last attempt failed because one end did not prove its identity
 
         self._ended_sent = self._ended_answered = self._ended_refused = self._ended_replies = 0
         self._ended_frames = 0
@@ -207,7 +207,7 @@ class BookieConnection:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the last attempt failed because one end did not prove who it is."""
+        """Whether the last attempt failed because one end did not prove its identity."""
         return self._is_refused
 
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
@@ -391,8 +391,8 @@ class BookieConnection:
             if self._instance not in (None, answer.instance) and self._attachments:
                 self._on_superseded(self)
                 raise BookieUnavailable(
-                    f"its data was replaced: it is now instance {answer.instance!r} now, "
-                    f"and ledgers in use were written to instance {self._instance!r}"
+                    f"its data was replaced: it is instance {answer.instance!r} now, and ledgers in use "
+                    f"were written to instance {self._instance!r}"
                 )
             self._instance = answer.instance
         except BaseException:

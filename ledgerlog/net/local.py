@@ -56,11 +56,10 @@ class LocalNetwork:
 
         Args:
             address: The listener's address.
-            principal: The principal that the listener takes the client for. Nothing proves it: this is for
-                tests.
+            principal: The listener treats the client as this principal, without a proof. This is for tests.
 
         Raises:
-            ConnectionLost: Nobody listens at the address, or too many connections wait there.
+            ConnectionLost: No listener has the address, or too many connections wait there.
             InvalidArgument: The address is malformed.
         """
         _check_address(address)

@@ -217,7 +217,7 @@ async def open_pool(
         rng: Shortens reconnection delays at random. Pass a seeded one to make the delays repeatable.
         cluster: The id of the metadata store. A bookie of another cluster refuses the connection.
         speaks: The protocol versions and features of this client.
-        prover: Proves who this process is. None if it proves nothing, in an open cluster.
+        prover: Proves who this process is. None in an open cluster, if the process proves nothing.
     """
     async with open_serving_nursery() as nursery:
         yield ConnectionPool(

@@ -42,7 +42,7 @@ class Prover:
         has_certificate: bool = False,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """Create a prover. Until you call ``admit``, the prover takes the cluster to be open.
+        """Create a prover. Until you call ``admit``, the prover assumes that the cluster is open.
 
         Args:
             source: The secrets. None: this process has none.
@@ -185,8 +185,8 @@ class Prover:
         """
         if self._source is not None and (holder := self._source.current().holder) is not None:
             raise InvalidArgument(
-                f"{self._source.where} holds the secret of {holder}; a bookie needs the cluster's, to verify "
-                "its clients"
+                f"{self._source.where} holds the secret of {holder}; a bookie needs the cluster's secret, "
+                "to verify its clients"
             )
 
     def secrets_of(self, principal: Principal) -> tuple[bytes, ...]:

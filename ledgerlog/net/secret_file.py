@@ -38,7 +38,7 @@ _LOOK_S = 1.0
 
 
 def exists(path: str) -> bool:
-    """Return whether there is something at ``path``, whatever it is."""
+    """Return whether there is anything at ``path``: a file, a directory or a link."""
     return os.path.lexists(path)
 
 
@@ -51,7 +51,7 @@ def read_secret_file(path: str) -> Secrets:
     """Read a secret file.
 
     Raises:
-        InvalidArgument: The file cannot be read, belongs to another user, can be used by others, or is no
+        InvalidArgument: The file cannot be read, belongs to another user, can be used by others, or is not a
             secret file. The message names the file and holds no secret.
     """
     try:
@@ -67,7 +67,7 @@ def read_secret_file(path: str) -> Secrets:
         if status.st_mode & 0o077:
             raise InvalidArgument(
                 f"other users can access the secret file {path} (mode {stat.S_IMODE(status.st_mode):04o}): "
-                f"'chmod 600 {path}', and change the secret if somebody may have read it"
+                f"'chmod 600 {path}', and change the secret if another user may have read it"
             )
         data = os.read(descriptor, SECRET_FILE_BYTES_MAX + 1)
     except OSError as cause:
@@ -94,7 +94,7 @@ def ensure_secret_file(path: str) -> str:
 
 
 def make_secret_file(path: str, secrets: Secrets) -> None:
-    """Make a file that only this user may read. If this fails, there is no file, rather than a part of it.
+    """Make a file that only this user may read. If this fails, no part of the file is left.
 
     Raises:
         InvalidArgument: There is something at ``path`` already, or the file cannot be made.

@@ -18,8 +18,8 @@ the sinks.
 
 **Deadlines** need no timer for each frame. ``check`` is called a few times a second while it returns True.
 Each call notes how many adds have been sent so far. If a note that covers an unanswered add is ADD_TIMEOUT_S
-old, that add is at least as old. So if an add stays unanswered, the session breaks after ADD_TIMEOUT_S, and
-at most two ticks (the times between calls) later.
+old, that add is at least as old. So if an add stays unanswered, the session breaks after ADD_TIMEOUT_S. It
+breaks at most two ticks later than that (a tick is the time between two calls).
 
 **Requests** carry numbers, counted from 1 in each session. If the caller of a request gave up waiting, the
 request is *abandoned*, and its reply is dropped. A reply with an unknown number, or a second reply, breaks
@@ -83,9 +83,9 @@ class BookieBusy(BookieUnavailable):
 
 
 class BookieUnauthenticated(BookieUnavailable, Unauthenticated):
-    """The bookie answers, but the bookie or this process did not prove who it is.
+    """The bookie answers, but the bookie or this process did not prove its identity.
 
-    A caller that knows other bookies continues with those, as if this bookie were down."""
+    A caller that knows other bookies uses these, as if this bookie were down."""
 
 
 async def handshake(
@@ -98,7 +98,7 @@ async def handshake(
     Args:
         stream: The new stream.
         wanted: The bookie, and perhaps the instance and cluster, that must answer.
-        prover: Proves who this process is. None if it proves nothing, in an open cluster.
+        prover: Proves who this process is. None in an open cluster, if the process proves nothing.
         spares: Large buffers for the rest of the stream.
 
     Returns:
@@ -363,7 +363,7 @@ class PeerSession:
             self._queue = []
 
     async def _send_queue(self) -> None:
-        """The sender task: send the queue whenever there is one."""
+        """The sender task: send the queue each time there is one."""
         while self.broken is None:
             if not self._queue:
                 self._sender_wanted = trio.Event()

@@ -8,7 +8,7 @@ cost.
 It tries a receive at once too, unless the last receive filled only part of its buffer. In that case the
 kernel had no more bytes: a try would nearly always fail, and would cost as much as the wait. If a peer is so
 fast that no send or receive ever waits, the other tasks of the process must not starve. So a stream lets
-other tasks run after a number of bytes or calls (``net.turns``). The calls between only check for
+other tasks run after a number of bytes or calls (``net.turns``). The calls in between only check for
 cancellation.
 
 **Cancellation.** A receive checks for cancellation and waits *before* it takes bytes from the kernel, never
@@ -20,9 +20,9 @@ delivers bytes that were sent earlier, unless this end has left received bytes u
 the connection.
 
 **Dead machines.** If the peer's machine is dead, nothing at all comes from it. On an idle connection,
-keep-alive probes detect that; on a connection with bytes under way, ``TCP_USER_TIMEOUT`` does; each within
-about half a minute. If only the peer's process hangs, the layer above detects it, because that layer knows
-which answers are due.
+keep-alive probes detect that. On a connection with bytes under way, ``TCP_USER_TIMEOUT`` detects it. Both
+take about half a minute. If only the peer's process hangs, the layer above detects it, because that layer
+knows which answers are due.
 
 **Every OSError** becomes ConnectionLost here. A malformed address becomes InvalidArgument.
 """
@@ -71,8 +71,8 @@ _ACCEPT_BACK_OFF_S = 0.05
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 """Accepting failed for lack of descriptors or memory: the connection stays in the backlog."""
 _LISTENER_BROKEN = frozenset((errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.EFAULT))
-"""Accepting can never succeed again. Any error in neither set concerns only the connection that was being
-accepted."""
+"""Accepting can never succeed again. An error that is in none of these sets concerns only the connection that
+was being accepted."""
 
 _ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.\-]+)?)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})\Z"
@@ -144,7 +144,7 @@ class TcpNetwork:
         sock = socket.socket(fileno=connected.socket.detach())
         try:
             if sock.getsockname() == sock.getpeername():
-                # Nobody listens at the port. The kernel chose the same port for our end, and TCP then
+                # No process listens at the port. The kernel chose the same port for our end, and TCP then
                 # connected the socket to itself.
                 raise ConnectionLost(f"cannot connect to {address}: nothing listens there")
             self._configure(sock)
@@ -161,7 +161,7 @@ class TcpNetwork:
 
         Raises:
             InvalidArgument: The address is malformed.
-            ConnectionLost: The address is taken, or not one of this machine.
+            ConnectionLost: The address is taken, or does not belong to this machine.
         """
         host, port = parse_address(address)
         try:
@@ -404,7 +404,8 @@ def _granted_send_buffer() -> int:
 
 
 def _is_exhaustion(error: BaseException) -> bool:
-    """Return whether a socket could not be opened for lack of descriptors. The other end may be well then."""
+    """Return whether a socket could not be opened for lack of descriptors. In this case the other end may be
+    well."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return True
     if isinstance(error.__cause__, BaseExceptionGroup):

@@ -18,10 +18,10 @@ fails before anything was received, the stream looks for an alert that explains 
 have accepted each other, an alert raises ConnectionLost.
 
 **Sending** joins the buffers and encrypts up to ``_BATCH_BYTES`` at once. OpenSSL makes records of up to 16
-KiB from each batch, and one system call sends them. If the socket takes the whole batch, nothing more is to
-do. Otherwise the stream keeps the records that were not sent, at most one batch. Their bytes count as not
-sent, so the caller passes the same bytes again, as ``Stream`` demands. The stream skips these bytes, because
-it has encrypted them already. ``_ahead`` is the number of bytes to skip.
+KiB from each batch, and one system call sends them. If the socket takes the whole batch, the send is done.
+Otherwise the stream keeps the records that were not sent, at most one batch. Their bytes count as not sent,
+so the caller passes the same bytes again, as ``Stream`` demands. The stream skips these bytes, because it has
+encrypted them already. ``_ahead`` is the number of bytes to skip.
 
 **Receiving** reads ciphertext into a buffer that all streams of the network share. No task switch happens
 between the moment when the buffer is filled and the moment when its bytes are passed to ``ssl``. A stream
@@ -29,7 +29,7 @@ receives only about as many bytes as its caller has room for, so it keeps little
 received bytes for later.
 
 **The end.** ``close`` sends a close_notify, the farewell of TLS, if nothing else waits to be sent. If a
-peer's stream ends without a farewell, the result is ConnectionLost, not a normal end: somebody between the
+peer's stream ends without a farewell, the result is ConnectionLost, not a normal end: an attacker between the
 two ends may have cut the stream off.
 
 **Key updates.** If the peer changes its keys, ``ssl`` has an answer to send. The receiving task sends the
@@ -81,7 +81,7 @@ def network_of(credentials: Credentials, *, cluster: str | None) -> Network:
     """Return the network that a process uses to connect to its cluster, and to be connected to.
 
     Args:
-        credentials: What this process proves itself with.
+        credentials: The files with which this process proves who it is.
         cluster: The id of the cluster that certificates must be for.
 
     Raises:
@@ -94,7 +94,7 @@ def network_of(credentials: Credentials, *, cluster: str | None) -> Network:
 
 
 def bookie_of(network: Network, *, expected: BookieId | None) -> BookieId | None:
-    """Return the id that this process must have as a bookie: the one in its certificate, or the expected one.
+    """Return the id that this process must have as a bookie: the id in its certificate, or the expected id.
 
     Clients refuse a bookie whose id differs from the id in its certificate.
 
@@ -230,7 +230,7 @@ class TlsStream:
 
     @property
     def principal(self) -> Principal | None:
-        """Who the peer proved to be; None until the handshake is over."""
+        """The principal that the peer has proved; None until the handshake is over."""
         return self._principal
 
     # --- receiving ------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class TlsStream:
         return 0 if self._is_finished else None
 
     def _answer(self) -> None:
-        """Send what ``ssl`` itself wants to send, unless something else is being sent or waits."""
+        """Send the data that ``ssl`` itself wants to send, unless other data is being sent or waits."""
         waiting = self._outgoing.pending
         if not waiting or self._is_sending or self._waiting:
             if waiting > _ANSWERS_BYTES_MAX:
@@ -462,7 +462,7 @@ class TlsStream:
             try:
                 await self._inner.send_all([said[sent:]])
             except BaseException:
-                self.close()  # Nobody knows which part of it was sent.
+                self.close()  # It is unknown which part of it was sent.
                 raise
 
     def _fail(self, cause: ssl.SSLError) -> NoReturn:
@@ -519,14 +519,14 @@ def _batches(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 def _records(cipher: bytes, plain_bytes: int) -> Iterator[_Record]:
-    """Cut ciphertext into its records. The last ``plain_bytes`` plain bytes in them are the caller's."""
+    """Cut ciphertext into its records. The last ``plain_bytes`` plain bytes in them belong to the caller."""
     view = memoryview(cipher)
     cut: list[_Record] = []
     while view:
         size = int.from_bytes(view[3:_RECORD_HEAD_BYTES], "big")
         cut.append(_Record(view[: _RECORD_HEAD_BYTES + size], size - _RECORD_EXTRA_BYTES))
         view = view[_RECORD_HEAD_BYTES + size :]
-    # Records that ssl itself sends may come before the caller's.
+    # Records that ssl itself sends may come before the caller's records.
     own = sum(record.plain_bytes for record in cut) - plain_bytes
     for record in cut:
         if not own:
@@ -556,8 +556,8 @@ _NO_TLS = frozenset(
 )
 
 _NO_TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
-"""A record with the fatal alert "protocol version". From this alert, our own clients without TLS know what is
-wrong."""
+"""A record with the fatal alert "protocol version". From this alert, our own clients without TLS learn what
+is wrong."""
 
 _ALERTS = {
     "UNKNOWN_CA": "it does not trust the authority of this process's certificate",
@@ -573,7 +573,7 @@ _ALERTS = {
     "CERTIFICATE_REQUIRED": "it asks for a certificate, but this process presented none",
     "PROTOCOL_VERSION": "it does not speak TLS 1.3",
 }
-"""What an alert of the peer means. The key is the end of the alert's name in OpenSSL."""
+"""The meanings of alerts of the peer. The key is the end of the alert's name in OpenSSL."""
 
 
 def _why_refused(cause: ssl.SSLError, authorities: str, *, is_open: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""Fair turns for tasks that use a stream whose calls often need not wait.
+"""Fair turns for tasks that use a stream, if the calls of the stream often return without a wait.
 
 A call that need not wait is cheapest if it returns at once. But if the peer always sends more, the task would
 never let another task run. So after it has handled ``limits.TURN_BYTES`` without waiting, which is one

@@ -1,14 +1,14 @@
 """The auditor: finds ledgers that lack copies and makes tasks for them (rules 22 and 24). It repairs nothing.
 
 An election makes one of the auto-recovery processes the auditor. If it dies, another process takes over.
-While a process leads, it looks after three things:
+While a process leads, it does three jobs:
 
     registrations   watches them. A bookie that is not registered is absent; after a delay, it is lost
                     (``repair.core.audit.Absences``)
-    metadata        makes a *pass* over all metadata at the start, when a bookie is lost or to be emptied,
-                    when racks or the placement policy change, and from time to time. A ledger gets a task if
-                    it names a bookie that is lost or to be emptied, or if its copies can be moved to more
-                    racks
+    metadata        makes a *pass* over all metadata at the start, when a bookie is lost or an operator wants
+                    it emptied, when racks or the placement policy change, and from time to time. A ledger
+                    gets a task if it names a bookie that is lost or being emptied, or if its copies can be
+                    moved to more racks
     entries         checks them from time to time: it asks bookies for the entries that they should have
                     (``repair.checking``)
 
@@ -16,9 +16,9 @@ While a process leads, it looks after three things:
 watch does not report that later. The auditor knows bookies from their cookies, from their registrations and
 from the metadata of ledgers. So even a bookie that the auditor never saw alive counts.
 
-**Every conclusion comes from a fresh read**, after a sync, never from a watched view. A view that lags would
-still call a bookie lost that has long been back. A deposed auditor that does not know yet that it is deposed
-may make one task too many. That is harmless: tasks are hints, and the worker checks them.
+**Every conclusion comes from a fresh read**, after a sync, never from a watched view. If a view lags, a
+bookie that came back long ago would still look lost. If an auditor was deposed and does not know it yet, it
+may make an unnecessary task. That is harmless: tasks are hints, and the worker checks them.
 
 **Registrations are read while a pass runs.** A pass over many ledgers takes a long time. During a pass, a
 bookie may come back, workers may finish the tasks that the pass made for it, and the bookie may be lost
@@ -94,12 +94,13 @@ class Pass:
     """The ledgers in ``narrow`` whose copies can be moved to more racks now, each with the bookies of the
     write sets that lie in too few racks."""
     strays: tuple[str, ...] = ()
-    """Nodes below ``ledgers`` that are no ledger's, each as its path and what is wrong with its name. Such a
-    node may have been a ledger's, and nobody knows which bookies that ledger names."""
+    """Nodes below ``ledgers`` that do not belong to a ledger: the path of each, and the fault of its name.
+    The node may have belonged to a ledger, and it is unknown which bookies that ledger names."""
 
 
 async def _survey(registry: LedgerRegistry) -> tuple[Sequence[int], Sequence[str]]:
-    """List all ledgers, and the nodes that are no ledger's: each is logged, and stops no work on ledgers."""
+    """List all ledgers, and the nodes that do not belong to a ledger. Each of these nodes is logged. It does
+    not stop the work on ledgers."""
     ledgers, strays = await registry.survey()
     for stray in strays:
         logger.error("%s", stray)
@@ -120,7 +121,7 @@ async def pass_over_metadata(
         client: The client whose store is read.
         is_gone: Tells whether a bookie counts as gone.
         places: The registered bookies, to look for copies in too few racks; None: do not look for them.
-        unfit: Bookies that take no copies, because they are to be emptied.
+        unfit: Bookies that take no copies, because they are being emptied.
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
@@ -199,15 +200,15 @@ async def pass_over_now(
     draining: Collection[BookieId] = (),
     within_s: float = math.inf,
 ) -> Pass:
-    """Find the ledgers that name a bookie that is not registered at this moment or is to be emptied.
+    """Find the ledgers that name a bookie that is not registered at this moment or is being emptied.
 
-    This also finds ledgers whose copies lie in too few racks. A bookie counts even if nothing but the
-    metadata of ledgers is known of it.
+    This also finds ledgers whose copies lie in too few racks. A bookie counts even if it is known only from
+    the metadata of ledgers.
 
     Args:
         client: The client whose store is read.
         queue: The repair queue, to read the registrations.
-        draining: The bookies that are to be emptied.
+        draining: The bookies that are being emptied.
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
@@ -249,7 +250,7 @@ async def check_entries(
         on_checked: Called before the first ledger and after each, with the number of ledgers that are
             checked and the number of all ledgers.
         on_unreadable: Called for each ledger that cannot be checked, with the reason: its metadata is
-            damaged, or this client may not read the ledger. The check logs it and goes on.
+            damaged, or this client may not read the ledger. The check logs it and continues.
 
     Returns:
         How many ledgers there are. Nodes below ``ledgers`` that are not the node of a ledger are logged and
@@ -287,7 +288,7 @@ class _Found:
 
     lost: frozenset[BookieId]
     gone: frozenset[BookieId]
-    """The lost bookies and those that are to be emptied."""
+    """The lost bookies, and the bookies that are being emptied."""
     registered: Mapping[BookieId, BookieInfo]
     draining: frozenset[BookieId]
 
@@ -330,7 +331,7 @@ class Auditor:
 
     @property
     def record(self) -> AuditState:
-        """The auditor's record, as this process last had it while it was the auditor."""
+        """The auditor's record, as this process last read or wrote it while it was the auditor."""
         return self._record
 
     async def run(self) -> None:
@@ -371,7 +372,7 @@ class Auditor:
         try:
             return await self._queue.audit_record() or AuditState()
         except MetadataCorrupt as damage:
-            # The auditor finds the contents of the record again, or they were only for people to read.
+            # The auditor can find the contents of the record again, or they were only for people.
             logger.error("auditor=%s: %s; a new one is made", self.name, damage)
             return AuditState()
 

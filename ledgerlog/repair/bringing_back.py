@@ -1,6 +1,6 @@
 """Bringing forgotten ledgers back into the logs that they continue.
 
-A *forgotten* ledger is one that bookies hold but that a restored metadata store does not know
+A ledger is *forgotten* if bookies hold it but a restored metadata store does not know it
 (``repair.core.metadata_check``). For each log, this module goes through the log's forgotten ledgers in the
 order in which they were written:
 
@@ -8,9 +8,9 @@ order in which they were written:
    bytes before it.
 2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: no entry
    beyond that point was acknowledged.
-3. Bring a forgotten ledger back if it begins where the log ends, and not in an earlier epoch than the log's
-   last ledger. Make its metadata again, with the label of ledgers from a backup, so that its recovery asks
-   all bookies (``ledger.holders``).
+3. Bring a forgotten ledger back if it begins where the log ends, and if its epoch is not earlier than the
+   epoch of the log's last ledger. Make its metadata again, with the label of ledgers from a backup, so that
+   its recovery asks all bookies (``ledger.holders``).
 4. Add the ledger to the log's list by a compare-and-set. Only then is the ledger part of the log.
 
 A crash before step 4 leaves metadata with ``BROUGHT_BACK_LABEL`` that no list names; the next run continues
@@ -96,14 +96,14 @@ async def bring_back(
     Args:
         client: The client of the cluster.
         check: The result of ``look_at_metadata``.
-        accept_absent: Go on although some bookies are not registered or did not list their ledgers. A ledger
-            that only such bookies hold does not come back, and the next writer uses its offsets again.
+        accept_absent: Continue although some bookies are not registered or did not list their ledgers. A
+            ledger that only such bookies hold does not come back, and the next writer uses its offsets again.
 
     Returns:
-        The ledgers that came back, and those that did not.
+        The ledgers that came back, and the ledgers that did not.
 
     Raises:
-        InvalidArgument: There is no restore whose loss is not accepted, so nothing is forgotten.
+        InvalidArgument: There is no restore with a loss that you must still accept, so nothing is forgotten.
         BookieUnavailable: Bookies are absent, and ``accept_absent`` is not set. Nothing was changed.
         MetadataUnavailable: The metadata store went away. Call this again.
     """
@@ -123,7 +123,9 @@ async def bring_back(
     of_logs: dict[int, list[HeldOnly]] = {}
     for ledger in check.forgotten:
         if ledger.incarnation is None:
-            left.append(LeftOut(ledger.ledger_id, None, "it was made for no log that the metadata has"))
+            left.append(
+                LeftOut(ledger.ledger_id, None, "the metadata does not have the log that it was made for")
+            )
         else:
             of_logs.setdefault(ledger.incarnation, []).append(ledger)
     for incarnation, forgotten in of_logs.items():

@@ -26,7 +26,7 @@ copies. If the metadata then named the bookie, nothing would repair the loss. Th
 - An operator has begun to empty the bookie, and has seen that no ledger names it.
 
 So each new bookie's registration is read right before the write, and the write is a transaction that checks
-that the registration is unchanged. A bookie that is lost or to be emptied has no node at that path. Therefore
+that the registration is unchanged. A bookie that is lost or being emptied has no node at that path. Therefore
 a process that looks for the ledgers of such a bookie sees all of them.
 """
 

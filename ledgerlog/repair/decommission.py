@@ -1,7 +1,6 @@
 """Taking a bookie out of service for good.
 
-    ask       store the request that the bookie is to be emptied. The bookie turns read-only, and the auditor
-              makes tasks
+    ask       store the request to empty the bookie. The bookie turns read-only, and the auditor makes tasks
     wait      look at all metadata until two looks in a row find that the bookie takes no new ledgers and no
               fragment of any ledger names it
     forget    remove the bookie's cookie, so its directory is never served again
@@ -9,10 +8,10 @@
 If the bookie is alive, it keeps serving its entries, and workers read from it. If it is dead, nothing waits
 for it.
 
-Two looks are needed, because a fragment can still come to name the bookie after the first look. A writer that
-chose the bookie before it turned read-only may create a ledger with it. A recoverer may use the bookie, and
-the metadata names it only when the recoverer closes the ledger. So if ledgers are in recovery, the second
-look comes later.
+Two looks are needed, because a fragment may still get the bookie after the first look. A writer that chose
+the bookie before it turned read-only may create a ledger with it. A recoverer may use the bookie, and the
+metadata names it only when the recoverer closes the ledger. So if ledgers are in recovery, the second look
+comes later.
 
 The request stays stored while the bookie is registered: without the request, the bookie would take new
 ledgers again. The auditor removes the request afterwards.
@@ -78,8 +77,8 @@ async def decommission(
         InvalidArgument: ``bookie_id`` is malformed, no bookie of this id is known, or the request was taken
             back in the meantime.
         MetadataCorrupt: The request or the bookie's cookie cannot be read. If the request is damaged, call
-            this function again: it replaces the request. Or a node below ``ledgers`` is no ledger's: it may
-            have been one that names the bookie.
+            this function again: it replaces the request. Or a node below ``ledgers`` does not belong to a
+            ledger: it may be left from a ledger that names the bookie.
         MetadataUnavailable: The metadata store could not be reached; the cookie is still there.
         MetadataOutcomeUnknown: The cookie may or may not be gone.
 
@@ -98,7 +97,7 @@ async def decommission(
         asked, unknown = await queue.requests()
         if bookie_id in unknown:
             raise MetadataCorrupt(
-                f"it is not known whether bookie {bookie_id} is to be emptied: {unknown[bookie_id]}"
+                f"it is not known whether an operator wants bookie {bookie_id} emptied: {unknown[bookie_id]}"
             )
         if bookie_id not in asked:
             raise InvalidArgument(f"bookie {bookie_id} will be kept: the request was withdrawn")

@@ -1,4 +1,4 @@
-"""Waiting until nobody uses a read-only bookie, so that a restart disturbs no writer.
+"""Waiting until no client uses a read-only bookie, so that a restart disturbs no writer.
 
 Writers leave a read-only bookie by themselves: a busy writer when the bookie refuses an add, an idle writer
 when it sees that the bookie is registered as read-only (``ledger.member_watch``). Both need another bookie

@@ -9,7 +9,7 @@
                         let the fragment name the other bookies (``repair.core.repair``)
     an open last one    if the last fragment of an open ledger names lost bookies, give the ledger's writer
                         time to replace them, if it can. Then check again, recover the ledger, and start over
-    misplaced bookies   if copies lie in too few racks and other bookies can mend that, copy the entries to
+    misplaced bookies   if copies lie in too few racks and other bookies can correct that, copy the entries to
                         these bookies and let the fragment name them: the same work as for lost bookies
     other copies        ask the live bookies which entries they have, and give them the missing ones
                         (``ledger.core.comparison``). A bookie in *limbo* may have lost entries and does not
@@ -25,9 +25,10 @@ The last step finds entries that their writer left below the write quorum. In th
 acknowledges entries and closes the ledger at the ack quorum. If a bookie's connection broke at that moment,
 the bookie lacks the entries that were on their way to it.
 
-**A bookie whose entries are gone does not hold up another bookie.** Repair replaces the lost bookies of a
-fragment together. If some entry of these bookies is not available, repair replaces them one by one. For
-example, of three lost bookies, one may be replaced completely although the entries of the other two are gone.
+**If the entries of one bookie are gone, repair still replaces the other bookies.** Repair replaces the lost
+bookies of a fragment together. If some entry of these bookies is not available, repair replaces them one by
+one. For example, of three lost bookies, one may be replaced completely although the entries of the other two
+are gone.
 
 **Unfinished work** comes back as a ``Verdict`` with the reason. People can read it, and the worker tries the
 task again. The verdict also has the updated task: a bookie that is back is no longer among the lost ones.
@@ -170,7 +171,7 @@ class LedgerRepair:
     async def make_anew(self, ledger_id: int) -> None:
         """Replace a task whose record is damaged.
 
-        Nobody can read which bookies the damaged task named. The new task names every bookie of the ledger
+        The damaged task no longer tells which bookies it named. The new task names every bookie of the ledger
         that is not registered; at worst this makes one extra copy. Other faults are found while a worker
         works on the new task.
         """
@@ -251,7 +252,7 @@ class LedgerRepair:
     ) -> set[BookieId]:
         """Return the bookies of the ledger that count as lost.
 
-        These are its bookies that are to be emptied, and its bookies that the task calls lost and that are
+        These are its bookies that are being emptied, and its bookies that the task calls lost and that are
         still not registered.
         """
         named = named_bookies(metadata)
@@ -334,7 +335,7 @@ class LedgerRepair:
         serving: Collection[BookieId],
         say: Callable[[str], None],
     ) -> bool:
-        """Move copies of one fragment to other racks, if any fragment needs it and can be mended.
+        """Move copies of one fragment to other racks, if a fragment needs that and it is possible.
 
         Returns:
             Whether it tried. The stored metadata may then have changed.
@@ -492,7 +493,7 @@ class LedgerRepair:
         return False
 
     async def _recover(self, metadata: LedgerMetadata) -> Verdict | None:
-        """Recover and close the ledger. Return what prevents that, or None if the ledger is now closed."""
+        """Recover and close the ledger. Return the obstacle, or None if the ledger is now closed."""
         client = self._client
         try:
             await recover_ledger(
@@ -608,7 +609,7 @@ def _decision(metadata: LedgerMetadata) -> str:
 
 
 def _together(left: Collection[str], verdict: Verdict) -> Verdict:
-    """Return the verdict with the reasons in ``left`` before its own."""
+    """Return the verdict, with the reasons in ``left`` before its own reasons."""
     if not left:
         return verdict
     trouble = "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,))))

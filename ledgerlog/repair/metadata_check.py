@@ -1,9 +1,9 @@
 """Reading the metadata and the ledger lists of all bookies; ``repair.core.metadata_check`` compares them.
 
 The metadata are read before the lists, and the counter of ledger ids after the lists. So a ledger that is
-made meanwhile does not look like a ledger without copies, and its id does not look as if it were above the
-counter. A ledger that is deleted meanwhile does look like one without copies. So the metadata of such ledgers
-are read again.
+made meanwhile does not look like a ledger without copies, and its id does not seem to be above the counter.
+But a ledger that is deleted meanwhile looks like a ledger without copies. So the metadata of such ledgers are
+read again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ T = TypeVar("T")
 
 
 async def look_at_metadata(client: LedgerClient) -> MetadataCheck:
-    """Compare the metadata with what the bookies hold. This changes nothing. The cluster may be in use.
+    """Compare the metadata with the ledgers that the bookies hold. This changes nothing. The cluster may be
+    in use.
 
     Args:
         client: The client of the cluster.

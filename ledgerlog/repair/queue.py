@@ -12,7 +12,7 @@ the lock after the removal, never before, so no other worker starts on a finishe
 
 **Versions repeat** if a node is deleted and created again (``meta.store``), as tasks are. For example, worker
 A is cut off, and its lock passes to worker B when A's session ends. B finishes the task. The auditor makes a
-new task, which gets the same version. If A now removed "its" task, it would remove a task that nobody has
+new task, which gets the same version. If A now removed "its" task, it would remove a task that no worker has
 worked on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and
 its path is never used twice. So the node exists exactly as long as the worker's session, and so does the
 lock. While both exist, no other worker can have removed the task.
@@ -248,7 +248,7 @@ class RepairQueue:
         """Publish the worker's progress, for people to read."""
         path = repair_progress_path(worker.token)
         node = await self._store.get(path)
-        # No other process writes the node: a conflict here is a race with the end of the session.
+        # No other process writes the node: a conflict here means that the session is just ending.
         with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):
             if node is None:
                 await self._store.create(path, progress.encode(), ephemeral=True)
@@ -387,10 +387,10 @@ class RepairQueue:
 
         Returns:
             Two dictionaries by bookie. The first has the requests, as ``draining`` returns them. The second
-            has the bookies of which it is unknown whether they are to be emptied, with the reason: the
-            request is damaged; or the cookie is damaged, which tells whether the request is about the
-            bookie's present data. Such a bookie is not emptied, in case it is to be kept. It also gets
-            nothing new, in case it is to be emptied.
+            has the bookies for which it is unknown whether an operator wants them emptied, with the reason.
+            Either the request is damaged, or the cookie is damaged. (The cookie tells whether the request is
+            about the bookie's present data.) To be safe, such a bookie is not emptied, but it also gets
+            nothing new.
         """
         asked: dict[BookieId, Draining] = {}
         unknown: dict[BookieId, str] = {}

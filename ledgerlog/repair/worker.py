@@ -8,14 +8,14 @@ Any number of processes may run a worker.
     lanes       several lanes work at the same time. Each takes a free task: lock, read the task, work, remove
                 the task, unlock (rule 22)
     follow      read the settings: the rate and the pause. The worker takes no task before it has read them.
-                If the store does not answer, it guesses nothing. See ``repair.settings`` for damaged settings
+                If the store does not answer, it makes no guess. See ``repair.settings`` for damaged settings
     say         publish the worker's progress, for people
 
 A task that could not be done stays in the queue, with the reason written into it. The worker tries it again
 after a growing pause, or at once when bookies come or go or the settings change. The worker of any process
 may make the next try.
 
-**Repeated failures are few**, however many tasks wait. For example, with too few bookies every ledger of the
+**Repeated failures are few**, even if many tasks wait. For example, with too few bookies every ledger of the
 cluster may have a task that fails. Each try sends a dozen requests to the metadata store, which writers need
 as well. So repeated failures have their own rate limit (``_FAILURES_PER_S``). This limit does not slow down
 tries that succeed.
@@ -119,7 +119,7 @@ class Worker:
     async def _live(self) -> None:
         """Work as one registered worker until the session ends.
 
-        Raises what reading settings and registering raise.
+        Raises the errors of reading settings and of registering.
         """
         session = self._client.store.session
         # Read the settings first: never copy at an unknown rate, or during an unknown pause.

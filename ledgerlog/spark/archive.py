@@ -1,8 +1,8 @@
 """Archiving and compacting a log on Spark: the steps of ``ledgerlog.archive.jobs``, many at a time.
 
-With Spark a step does the same as without, and is right for the same reasons. A task carries out whole steps.
-Each step ends in its own transaction, or leaves a file that no metadata record names. So if a task fails, is
-killed or runs twice, only work is lost.
+A step does the same work with Spark as without it, and is safe for the same reasons. A task carries out whole
+steps. Each step ends in its own transaction, or leaves a file that no metadata record names. So if a task
+fails, is killed or runs twice, only work is lost.
 
     archive   The driver's host plans. Each task copies some ledgers, or checks the files of some ledgers and
               gives up the bookies' copies.
@@ -127,13 +127,13 @@ def archive_on_spark(
 ) -> list[ArchiveStep]:
     """Do all archive work that is possible now for one log, with Spark tasks.
 
-    The result is the same as that of ``archive.jobs.job.archive_log``.
+    The result is the same as with ``archive.jobs.job.archive_log``.
 
     Args:
         spark: The session.
         uri: The URI of the cluster.
         name: The name of the log.
-        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        destination: The destination of new files: a directory, or a URL that ``pyarrow.fs`` knows.
         keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
             in this run.
         accept_destination: The destination is the right one although its marker is missing; make a new
@@ -155,7 +155,7 @@ def archive_on_spark(
             ``accept_destination`` is not set.
         NotEnoughBookies: No bookie has ever served this cluster.
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
-        PySparkException: A task failed. Run it again; it continues from there.
+        PySparkException: A task failed. Run the job again; it continues from there.
     """
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 
@@ -267,14 +267,14 @@ def compact_on_spark(
 ) -> list[ArchiveStep]:
     """Keep only the latest record of each key in the archived part of the log, with tasks of Spark.
 
-    The result is the same as that of ``archive.jobs.rewrite.compact_log``, but Spark groups the keys. If a
-    file cannot be read, a ``failed`` step names the file, and nothing is changed.
+    The result is the same as with ``archive.jobs.rewrite.compact_log``, but Spark groups the keys. If a file
+    cannot be read, a ``failed`` step names the file, and nothing is changed.
 
     Args:
         spark: The session.
         uri: The URI of the cluster.
         name: The name of the log.
-        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        destination: The destination of new files: a directory, or a URL that ``pyarrow.fs`` knows.
         key: The rule for keys, for example ``json:user.id``; see ``archive.core.compaction``. ``key`` is the
             key that a record was appended with.
         tombstones: ``empty`` or ``json:PATH``; see ``archive.core.compaction.parse_key_rule``. None: no
@@ -358,8 +358,8 @@ def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
 
     Each new file also gets a row with the offset -1, so that a new file without records is written too. A row
     with a reason says that an old file could not be read. One query makes all rows, so each old file is read
-    once. If rows with digests and the other rows came from two reads, and a file failed only in the first
-    one, that file would lose all its records with keys.
+    once. With two reads, one for the digests and one for the other rows, a file could fail only in the first
+    read. It would then lose all its records with keys.
     """
     newest = (
         keys.groupBy("digest", functions.expr("CASE WHEN digest IS NULL THEN offset END"))

@@ -1,6 +1,6 @@
 """An audit as a job: one pass over all copies. You can count and list its rows, and mark faults for repair.
 
-The table is persisted while the job runs, so the copies are checked once, however often you look at the
+The table is persisted while the job runs, so the copies are checked once, no matter how often you look at the
 table. The table has few rows: one for each fault, and one for each ledger and bookie, each log and each file.
 """
 

@@ -13,13 +13,13 @@ that the task's report fits the metadata at that time. Plans therefore contain n
 many bytes the ledger has.
 
 **A plan reads little.** It lists the ids of all ledgers, but it reads the metadata of ``_WEIGHED`` of them at
-most. If there are more, each of these stands for its neighbours: ledgers with close ids were often written at
+most. If there are more, each of these represents its neighbours: ledgers with close ids were often written at
 the same time. Reading is the work of the tasks, which are many processes. A wrong weight only makes a task
 longer or shorter than others. Archived files are weighed in the same way.
 
-**Damage** does not end a plan. If a node is where a record should be, and its name is no record's, the plan
-has a ``Stray``, and a task reports it. A log's record must be named by the log: for each record that no name
-leads to, a task looks for the reason.
+**Damage** does not end a plan. If a node is among the records but its name is not the name of a record, the
+plan has a ``Stray``, and a task reports it. The name of each log leads to the log's record. If no name leads
+to a record, a task looks for the reason.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ListedFile:
 
 @attrs.frozen
 class Stray:
-    """A node at a place of the metadata tree where records are, that is no record's or cannot be read."""
+    """A node among the records of the metadata tree that is not a record, or cannot be read."""
 
     root: str
     """The root of these records: a constant of ``model.layout``."""
@@ -115,7 +115,7 @@ class Stray:
 
 @attrs.frozen(kw_only=True)
 class AuditPart:
-    """What one task checks. All of it can be sent to another process."""
+    """The work of one task. All of it can be sent to another process."""
 
     uri: str
     """The URI of the cluster."""
@@ -172,7 +172,7 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
         strays += [Stray(LEDGERS, why) for why in others]
 
     async def look(ledger_id: int) -> tuple[int, int]:
-        """Return how many copies there are in all, and of each entry."""
+        """Return the number of copies of the ledger, and of each entry."""
         try:
             found = await registry.find(ledger_id)
         except (MetadataCorrupt, PermissionDenied):
@@ -235,15 +235,16 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
 async def _look_at_some(
     items: Collection[T], look: Callable[[T], Awaitable[V]], *, at_most: int = _WEIGHED
 ) -> list[V]:
-    """Look at ``at_most`` items, spread over all of them. Return for each item what was seen at the item
-    itself, or at one of its neighbours."""
+    """Look at ``at_most`` items, spread over all of them. Return, for each item, the result for the item
+    itself or for one of its neighbours."""
     if not items:
         return []
     width = -(-len(items) // at_most)
     in_order = list(items)
     groups = [in_order[start : start + width] for start in range(0, len(in_order), width)]
-    # The one that is looked at has no fixed place in its group. Otherwise, if several logs get ledgers in
-    # turn, all of these could be ledgers of the same log. Multiples of the golden ratio repeat no pattern.
+    # The item that is looked at has no fixed place in its group. Otherwise, if several logs get ledgers in
+    # turn, all items that are looked at could be ledgers of the same log. Multiples of the golden ratio
+    # repeat no pattern.
     chosen = [int(number * _GOLDEN_RATIO % 1 * len(group)) for number, group in enumerate(groups)]
     seen: dict[int, V] = {}
 
@@ -354,7 +355,8 @@ def pack_ledgers(
     parts: list[list[int]] = []
     load = limit
     for place, (ledger_id, weight) in enumerate(weighed):
-        # If only as many ledgers are left as parts are missing, make one part for each of these ledgers.
+        # If the number of ledgers left equals the number of parts still needed, make one part for each of
+        # these ledgers.
         is_needed = len(weighed) - place <= wanted - len(parts)
         if load + weight > limit or is_needed:
             parts.append([])

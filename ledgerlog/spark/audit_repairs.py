@@ -7,7 +7,7 @@ Each row has a kind of fault. The kind decides about the task:
                  lost. (A fragment is a range of entries with one list of bookies, the ensemble.) This needs
                  one more bookie than the ensemble has. If the bookie's own scrubbing repairs the copy first,
                  nothing is left to do.
-    diverging    Sound copies differ. No task: a person has to look, because neither disks nor networks cause
+    diverging    Sound copies differ. No task: a person has to look, because disks and networks do not cause
                  this. If a repair copied one copy over the others, it would destroy the evidence, and might
                  keep the wrong copy.
     limbo        The bookie may have lost the entries and knows it. No task: the bookie itself copies what it

@@ -19,7 +19,7 @@ unreachable: their state is unknown.
 **A ledger without metadata.** If a log lists the ledger, the ledger is archived or *lost*. A job that deletes
 a ledger first takes it off the list. A job that archives a ledger first makes a record of the ledger's file.
 So the task reads the metadata, then the archive's records, and then the list. It syncs the store before it
-reads the list. If the ledger has neither metadata nor a file's record and the list still names the ledger,
+reads the list. If the ledger has no metadata and no record of a file, and the list still names the ledger,
 the ledger is lost.
 
 **A file** is checked against its record in the metadata store: size, end of the file, and digest of the end.
@@ -27,11 +27,11 @@ The offsets in the file, in its record and in the log's list must be the same. A
 job deletes a file after the log's list has dropped the file's ledgers. So if the task finds a fault, it reads
 the list afterwards, and reports no fault if the list has dropped the ledger.
 
-**A record that does not decode**, a node that is no record's at a place where records are, or a ledger that
-the audit may not read, is a row. It does not end the task.
+**Unreadable records.** If a record does not decode, if a node among the records is not a record, or if the
+audit may not read a ledger, the task reports a row and continues.
 
-**A busy bookie** is asked less often. A task sends a bookie one request at a time, and then leaves it alone
-for a while: the longer the answer took, the longer (``concurrency.pace.TimeShare``). If the bookie says
+**A busy bookie** is asked less often. A task sends a bookie one request at a time, and then pauses. The pause
+grows with the time that the answer took (``concurrency.pace.TimeShare``). If the bookie says
 TOO_MANY_REQUESTS, the connection asks again after a pause, and the time until the answer counts.
 
 The audit writes nothing, fences nothing and repairs nothing.
@@ -111,13 +111,13 @@ _ROWS_AT_ONCE = 8192
 CHECKED = "checked"
 """The kind of a row that says how many copies of a ledger on a bookie were checked."""
 METADATA = "metadata"
-"""The kind of a row about a ledger with unreadable metadata, or about a node below ``ledgers`` that is no
-ledger's. No copies of it can be checked."""
+"""The kind of a row about a ledger with unreadable metadata, or about a node below ``ledgers`` that does not
+belong to a ledger. No copies of it can be checked."""
 DENIED = "denied"
 """The kind of a row about a ledger that this client may not read; no copies of it were checked. Also about
 the record of a log or an archived file that this client may not read."""
 LOST = "lost"
-"""The kind of a row about a ledger that a log lists, but that has neither metadata nor a file."""
+"""The kind of a row about a ledger that a log lists, but that has no metadata and no file."""
 LOG = "log"
 """The kind of a row about a log with an unreadable name or record, or a record without a name. The ledgers
 that it lists are not known."""
@@ -146,7 +146,7 @@ class AuditRow:
     log: str | None
     """The logs that list the ledger, separated by commas; None if no log lists it."""
     ledger_id: int | None
-    """The ledger; None in a row about a log, or about a node that is no record's."""
+    """The ledger; None in a row about a log, or about a node that is not a record."""
     bookie: str | None = None
     """The bookie that has the copies, or should have them."""
     first_entry: int | None = None
@@ -156,7 +156,8 @@ class AuditRow:
     copies: int = 0
     """How many entries from ``first_entry`` to ``last_entry`` the bookie has, or should have."""
     copies_left: int | None = None
-    """How many sound copies other bookies have of the entry, among these, with the fewest sound copies."""
+    """How many sound copies other bookies have of each of these entries; the lowest number if the entries
+    differ."""
     write_quorum: int | None = None
     """How many copies of each entry there should be."""
     kind: str
@@ -309,7 +310,7 @@ class _Audit:
         for incarnation in ledger.incarnations:
             metadata, _ = await self._read_log(incarnation)
             if metadata is not None and metadata.index_of(ledger.ledger_id) is not None:
-                why = f"log {metadata.name!r} lists it, but it has neither metadata nor an archived file"
+                why = f"log {metadata.name!r} lists it, but it has no metadata and no archived file"
                 logger.error("ledger=%d is lost: %s", ledger.ledger_id, why)
                 row = AuditRow(log=ledger.logs, ledger_id=ledger.ledger_id, kind=LOST, why=why)
                 await self._send.send([row])

@@ -20,8 +20,8 @@ Entries arrive as they were written, with the bytes of their records joined. Thi
 until there are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and then turns them into columns
 together. It makes no Python object for a single row, except for headers.
 
-Rows of archived files arrive in Arrow's columns (``ArchivedRows``), and stay in them. If a query asks for
-nothing but ``log`` and ``offset``, only ranges of offsets arrive (``OffsetRange``).
+Rows of archived files arrive in Arrow's columns (``ArchivedRows``), and stay in them. If a query asks only
+for ``log`` and ``offset``, only ranges of offsets arrive (``OffsetRange``).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ArchivedRows:
 
 @attrs.frozen
 class OffsetRange:
-    """Rows without gaps of which only the log and the offsets are known: ``start`` to below ``end``."""
+    """Consecutive rows, from ``start`` to below ``end``. Only their log and their offsets are known."""
 
     log: str
     start: int
@@ -126,7 +126,7 @@ class OffsetRange:
 
 
 Scanned = Gathered | ArchivedRows | OffsetRange
-"""What a scan gives, in order: entries, rows of an archived file, or a range of offsets."""
+"""The results of a scan, in order: entries, rows of an archived file, or a range of offsets."""
 
 ColumnTypes = Mapping[str, tuple[DataType, Any]]
 """The columns of a source: the Spark type and the Arrow type of each."""

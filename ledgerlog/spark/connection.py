@@ -1,8 +1,9 @@
 """How Spark's processes use a cluster: each opens its own connection, and waits for calls into it.
 
 Spark's code is blocking, and the library runs under trio. So each process runs the event loop in a thread
-(``ledgerlog.blocking.portal``) as long as it needs the cluster. However the work ends, the connection and the
-thread end with it: by its result, by an error, or because Spark closes a generator or interrupts the process.
+(``ledgerlog.blocking.portal``) as long as it needs the cluster. The work may end with a result, by an error,
+or because Spark closes a generator or interrupts the process. In each case the connection and the thread end
+with it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def run_connected(uri: str, work: Callable[[LedgerClient], Awaitable[T]], *, clu
 
     Args:
         uri: The URI of the cluster.
-        work: What to run.
+        work: The function to run.
         cluster: The id that the cluster must have; None: any.
 
     Returns:
@@ -83,7 +84,7 @@ def taken(
     portal: Portal,
     broken: type[Exception],
 ) -> Iterator[T]:
-    """Yield what a function of an async context returns, until it returns None.
+    """Yield the results of a function of an async context, until it returns None.
 
     Args:
         manager: The context. Its value is the function.

@@ -1,7 +1,7 @@
 """Running a Spark job in a separate thread, so that the caller sees how many of its tasks are done.
 
 If the caller is interrupted, the job is cancelled. If Spark does not end the job in time, for example because
-its driver hangs, the caller goes on without it.
+its driver hangs, the caller continues without it.
 
 A session is in this process, or it is a client of Spark Connect. A client has no SparkContext: it tags the
 job to cancel it, and the server reports the stages of each operation. Nothing else of ``ledgerlog.spark``
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks the session runs at a time: Spark splits a range into as many parts.
+    """Return how many tasks the session runs at a time: Spark splits a range into that many parts.
 
     This runs a small job, because a client of Spark Connect cannot just ask. It counts up to 65,536 tasks.
     """
@@ -46,13 +46,13 @@ class _Job(Protocol):
     """A Spark job that a thread runs."""
 
     def begin(self) -> None:
-        """Mark what the calling thread runs from now on as this job."""
+        """Mark all that the calling thread runs from now on as part of this job."""
 
     def tasks(self) -> tuple[int, int]:
         """Return how many tasks are done, and how many there are."""
 
     def cancel(self) -> None:
-        """Cancel what the thread runs."""
+        """Cancel the work of the thread."""
 
     def end(self) -> None:
         """Forget the job."""
@@ -129,10 +129,10 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
         on_progress: Called several times a second; None: report nothing.
 
     Returns:
-        What ``work`` returns. If ``work`` raises an error, this function raises the same error.
+        The result of ``work``. If ``work`` raises an error, this function raises the same error.
     """
     name = f"ledgerlog {what} {next(_numbers)}"
-    is_here = isinstance(spark, SparkSession)  # The class of a client is another one.
+    is_here = isinstance(spark, SparkSession)  # A client has another class.
     job: _Job = _ContextJob(spark, name, what) if is_here else _ConnectJob(spark, name.replace(",", " "))
     results: list[T] = []
     failures: list[BaseException] = []

@@ -106,7 +106,7 @@ _KAFKA_BOUNDS: dict[int, Literal["earliest", "latest"]] = {-2: EARLIEST, -1: LAT
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
-    """What to read. docs/SPARK.md explains each option."""
+    """The options of a read. docs/SPARK.md explains each option."""
 
     uri: str
     """The URI of the cluster."""
@@ -141,7 +141,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None
     """About the most bytes that a micro-batch reads; None: any number."""
     min_offsets_per_trigger: int | None
-    """How many records a micro-batch waits for; None: the micro-batch takes what there is."""
+    """How many records a micro-batch waits for; None: it takes the records that are there."""
     max_trigger_delay_s: float
     """How long a micro-batch waits for these records at most, in seconds."""
     cursor_name: str | None
@@ -348,7 +348,7 @@ def parse_audit_options(options: Mapping[str, str]) -> AuditOptions:
         for text in given["ledgers"].split(","):
             number = _number(text.strip())
             if number is None:
-                raise InvalidArgument(f"ledgers: {text!r} is no ledger's number")
+                raise InvalidArgument(f"ledgers: {text!r} is not the number of a ledger")
             ledgers.add(check_ledger_id(number))
     elif said:
         names = given[said[0]].split(",") if said == ["logs"] else [given[said[0]]]
@@ -478,7 +478,7 @@ def _bound(name: str, log: str, value: object) -> Bound:
     if isinstance(value, int) and not isinstance(value, bool) and -2 <= value <= _NUMBER_MAX:
         kafkas = _KAFKA_BOUNDS.get(value)
         return value if kafkas is None else kafkas
-    raise InvalidArgument(f"{name}: {value!r} is no offset of log {log!r}")
+    raise InvalidArgument(f"{name}: {value!r} is not an offset of log {log!r}")
 
 
 def _moment(given: Mapping[str, str], name: str) -> int | None:

@@ -5,7 +5,7 @@ bookies. So a job of a thousand tasks opens one session with the metadata store,
 metadata only if bookies do not give an entry or an archived file cannot be read; see ``spark.scanning``.)
 
 **The end** of a log is the end of its confirmed records. For an open ledger, the planner asks the ledger's
-bookies which entry is the last confirmed one. This request neither fences the ledger nor disturbs the writer.
+bookies which entry is the last confirmed one. This request does not fence the ledger or disturb the writer.
 If two ledgers are open, the second ledger counts only if it continues the first (``log.positions``).
 
 **Data loss** means that a reader asked for records that it can never get: they were truncated away, they were
@@ -72,7 +72,8 @@ _RETRY_S = 0.2
 
 
 class DataLoss(LedgerLogError):
-    """Records that a read needs are gone for good. With ``failOnDataLoss=false`` you read what is left."""
+    """Records that a read needs are gone for good. With ``failOnDataLoss=false`` you read the records that
+    are left."""
 
 
 @attrs.frozen(kw_only=True)
@@ -344,7 +345,7 @@ async def plan_table(
 
     Args:
         client: The cluster.
-        options: What to read.
+        options: The options of the read.
         columns: The columns that the query asks for.
 
     See ``look_at_all``, ``range_of`` and ``plan`` for the errors.

@@ -45,7 +45,7 @@ _LOGS_SHOWN = 6
 
 @attrs.frozen(kw_only=True)
 class MicroBatch:
-    """What Spark reports about one micro-batch."""
+    """Spark's report about one micro-batch."""
 
     query: str
     """The name of the query; if it has none, the first 8 characters of its id."""
@@ -142,7 +142,7 @@ class ProgressLines(StreamingQueryListener):
         """Ignored: the last report still holds."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Ignored: the caller that waits for the query gets the reason from Spark."""
+        """Ignored: Spark tells the reason to the caller that waits for the query."""
 
 
 def show_progress(spark: SparkSession, told: Callable[[MicroBatch], object] | None = None) -> ProgressLines:

@@ -10,8 +10,8 @@ the planner saw.
 
 **Within a piece.** A search by offsets finds the first entry (``log.core.search``). Offsets are spread over
 entries more or less evenly, so two or three reads suffice. From there every entry must begin at the offset
-where the previous entry ended. A gap or an overlap is ``EntryCorrupt``, so the table never has a row too few
-or too many.
+where the previous entry ended. A gap or an overlap is ``EntryCorrupt``, so the table never lacks a row and
+never has an extra row.
 
 **Archives.** If a ledger is archived and no bookie has it, the task reads the archived file. It also
 does so if, after the plan was made, bookies gave the ledger up, did not answer for it or damaged it. A
@@ -24,7 +24,7 @@ bookies no longer have the old one, the task reads the rest of the piece from th
 **Nothing to read.** Offsets have no gaps, so the plan knows the rows of a query that asks only for columns of
 ``OffsetRange.COLUMNS``. The task reads no records then, except from a compacted file.
 
-**Ahead.** A trio task reads, and another thread takes what was read. At most ``_AHEAD`` batches of about
+**Ahead.** A trio task reads, and another thread takes the batches. At most ``_AHEAD`` batches of about
 ``_FETCHED_BYTES`` bytes each wait in between. Entries may be compressed, so one reply of a bookie may fill
 many batches.
 
@@ -100,7 +100,7 @@ class ScanBroken(LedgerLogError):
 
 @attrs.frozen(kw_only=True)
 class ScanPart:
-    """What one task reads. All of it can be sent to another process."""
+    """The work of one task. All of it can be sent to another process."""
 
     uri: str
     """The URI of the cluster."""
@@ -169,7 +169,7 @@ async def open_scan(
 
 
 class _View:
-    """What the task knows about ledgers and bookies, from its part and from later reads."""
+    """The task's knowledge about ledgers and bookies, from its part and from later reads."""
 
     def __init__(self, part: ScanPart, environment: Environment, open_store: OpenStore) -> None:
         self.environment = environment

@@ -53,7 +53,7 @@ _MODULE = "jdk.incubator.vector"
 
 _WRAPPER = """\
 #!/bin/sh
-# This runtime has no {module}, which is asked for in any case and needed by nothing that must be.
+# This runtime has no {module}. Spark always asks for this module, but does not need it.
 for argument do
     shift
     [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
@@ -117,10 +117,10 @@ def find_java_home(environment: Mapping[str, str]) -> Path | None:
         environment: The environment variables.
 
     Returns:
-        The path; None if Spark is to use the ``java`` on the PATH.
+        The path; None if Spark should use the ``java`` on the PATH.
 
     Raises:
-        JavaMissing: There is no Java, or JAVA_HOME names no Java or a Java that is too old.
+        JavaMissing: There is no Java. Or JAVA_HOME does not name a Java, or names one that is too old.
     """
     named = environment.get("JAVA_HOME")
     if named:

@@ -16,7 +16,7 @@ that a batch was done and repeats it, the commit finds the batch in the log and 
 is written once if you give it ``producerId`` and a ``batchSeq`` that grows from job to job. Without these
 options every job counts as new.
 
-**What the commit knows.** The commit runs in its own process, on a new object. So the messages of the tasks
+**The messages of tasks.** The commit runs in its own process, on a new object. So the messages of the tasks
 carry all that the commit needs: the log's incarnation, the query, the run of the query, the batch. The run is
 Spark's job group, which is new with each start of a query. The run tells two drivers on one checkpoint apart
 (``log.core.attach``).
@@ -31,11 +31,12 @@ repeats the batch; the logs that already have the batch do not change. A log tak
 rows for it. So the batch numbers in a log may have gaps, and the log's checks see only these batches.
 
 **Many tasks.** A batch may have ``limits.LOG_SPLICE_LEDGERS_MAX`` tasks. Spark does not tell a sink how many
-tasks a job has, neither on the driver nor in a task. It numbers the tasks from 0, and starts them in this
-order. A task whose number is too high fails before it reads a row.
+tasks a job has, on the driver or in a task. It numbers the tasks from 0, and starts them in this order. A
+task whose number is too high fails before it reads a row.
 
-**Refused.** The mode overwrite and the output mode complete: a log is only appended to. Other columns: they
-would be lost silently. A null ``value``, and a null name or value of a header."""
+**Refused.** The sink refuses the mode overwrite and the output mode complete, because a log is only appended
+to. It refuses other columns, because they would be lost silently. It also refuses a null ``value``, and a
+null name or value of a header."""
 
 from __future__ import annotations
 
@@ -353,7 +354,7 @@ def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> No
     """
     if overwrite:
         raise InvalidArgument(
-            "a log is only appended to: neither mode overwrite nor output mode complete can be written to it"
+            "a log is only appended to: it takes no mode overwrite and no output mode complete"
         )
     names = schema.names
     if log is None and "log" not in names:
@@ -440,7 +441,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _task() -> int:
-    """Return the number of this task within its job. Spark numbers them from 0, and tells a task no more."""
+    """Return the number of this task within its job. Spark numbers the tasks from 0, and gives a task no
+    other information."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
@@ -482,8 +484,8 @@ def stream_writer(
         options: The options of the query, by name.
         schema: The columns of the table.
         overwrite: Whether the output mode is complete.
-        is_commit: Whether the writer is to commit or abort a batch whose tasks have ended. If so, do not look
-            for the log, and do not make it again if it was deleted in the meantime.
+        is_commit: Whether the writer commits or aborts a batch whose tasks have ended. If so, do not look for
+            the log, and do not make it again if it was deleted in the meantime.
 
     Raises:
         InvalidArgument: An option, the schema or the mode is wrong.

@@ -88,7 +88,7 @@ class LogTableReader(DataSourceReader):
     """The reader for ``spark.read.format("ledgerlog")``. Spark calls it.
 
     Args:
-        options: What to read.
+        options: The options of the read.
         schema: The columns that the query asks for.
 
     Raises:
@@ -119,7 +119,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader for ``spark.readStream.format("ledgerlog")``. Spark calls it.
 
     Args:
-        options: What to read.
+        options: The options of the read.
         schema: The columns that the query asks for.
 
     Raises:

@@ -27,10 +27,10 @@ the logs have that many new records, or until ``maxTriggerDelay`` has passed sin
 available-now run does not wait. A stream that sees a new log does not wait either: the log's position must
 get into the checkpoint.
 
-**The cursor** named by ``cursorName`` follows the stream in each log. The cursor stands at the committed
-position and pins the records from there on, so retention keeps the records that the stream has not read. The
-cursor moves only forward. If a query starts over, the cursor does not move back, because earlier records may
-be gone."""
+**The cursor** named by ``cursorName`` follows the stream in each log. The cursor is at the committed position
+and pins the records from there on, so retention keeps the records that the stream has not read. The cursor
+moves only forward. If a query starts over, the cursor does not move back, because earlier records may be
+gone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class LogStream:
 
     Args:
         client: The cluster.
-        options: What to read.
+        options: The options of the read.
     """
 
     def __init__(self, client: LedgerClient, options: ReadOptions) -> None:
@@ -282,7 +282,7 @@ class LogStream:
             try:
                 views[name] = await look(self._client, name, incarnation=checked)
             except LogNotFound:
-                # If the pattern found the log a moment ago and nothing was read from it, this is no loss.
+                # If the pattern found the log a moment ago and nothing was read from it, this is not a loss.
                 if options.fail_on_data_loss and (begun is not None or options.pattern is None):
                     raise
                 logger.warning("log %r is gone and left out", name)

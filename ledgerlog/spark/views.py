@@ -1,4 +1,4 @@
-"""Logs as views of Spark SQL: what stands in for a catalog of a cluster.
+"""Logs as views of Spark SQL, in place of a catalog of a cluster.
 
 A catalog of Spark is a class of the JVM, and a source in Python cannot be one. So ``register_logs`` makes a
 temporary view for each log. You can only read from such a view.
@@ -9,12 +9,12 @@ planned anew by each query. So each view here selects from a table.
 
 **Each view has a table of its own.** Spark 4.3 resolves a table once for each query. If a query uses one
 table twice, the second use gets the options of the first one: a join of two logs would join one log with
-itself. The tables hold nothing, neither rows nor options. Their database keeps them apart from yours.
+itself. The tables hold no rows and no options. Their database keeps them apart from yours.
 
-**Archives as Parquet.** Spark 4.3 gives a source in Python neither filters nor columns nor limits
-(docs/SPARK.md). It gives them to its own reader of Parquet. So a view can be a union: of the archived
-beginning of the log, which Spark reads itself, and of the rest, which the source reads. The archived
-beginning is that of the moment at which the view was made; what was archived since is part of the rest.
+**Archives as Parquet.** Spark 4.3 gives a source in Python no filters, no columns and no limits
+(docs/SPARK.md). It gives them to its own reader of Parquet. So a view can be a union of two parts: the
+archived beginning of the log, which Spark reads itself, and the rest, which the source reads. The archived
+beginning is fixed when the view is made; ledgers that are archived later belong to the rest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PARQUET = (
     "offset LONG, timestamp TIMESTAMP, value BINARY, ledger_id LONG, entry_id LONG, epoch LONG, key BINARY, "
     "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
 )
-"""The columns of archived files (``archive.parquet``). Spark gives nulls for those that a file lacks."""
+"""The columns of archived files (``archive.parquet``). Spark gives nulls for columns that a file lacks."""
 
 
 def register_logs(
@@ -69,7 +69,7 @@ def register_logs(
         spark: The session. This process connects to the cluster, too.
         uri: The URI of the cluster.
         pattern: A regular expression that the whole name of a log must match.
-        prefix: What the name of each view begins with, before the name of the log.
+        prefix: The beginning of the name of each view, before the name of the log.
         database: The database of the empty tables that the views select from. It is made if there is none.
         archives_as_parquet: Whether Spark itself reads the files of each log that are archived now. Then it
             skips row groups by filters, and reads only the columns that a query needs. Spark must be able to
@@ -99,7 +99,7 @@ def register_logs(
     selected = parse_read_options({"uri": uri, "logPattern": pattern, **options}, is_stream=False)
     if archives_as_parquet and not selected.is_unbounded:
         raise InvalidArgument(
-            "archives_as_parquet goes with no bound of the read: filter in the query instead"
+            "archives_as_parquet does not go with options that bound the read: filter in the query instead"
         )
 
     async def find(client: LedgerClient) -> dict[str, _Archived | None]:
@@ -184,7 +184,7 @@ def _rows_of(spark: SparkSession, log: str, archived: _Archived, *, with_headers
 
 
 def _path_of(record: ArchivedFile) -> str:
-    """Return the path under which Spark reads a file. Spark would take some characters for a pattern."""
+    """Return the path under which Spark reads a file. Spark would treat some characters as a pattern."""
     where, name = name_of_record(record)
     with recorded(record.file):
         path = Destination(where).table_url(name)

@@ -8,7 +8,7 @@ fault hits it, but processes die between any two steps of a job. The threads of 
 Readers find archived records in the files. So the judges of the workloads, which read whole logs, judge the
 archive too. And in the end:
 
-    ArchiveWhole    each archived file is there, and its content is what its record says
+    ArchiveWhole    each archived file is there, and its content matches its record
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Archivers:
 
 @contextmanager
 def open_store(directory: str) -> Iterator[None]:
-    """Import what the jobs need, and make ``URL`` a store with its files in ``directory`` during the body.
+    """Import the modules that the jobs need, and make ``URL`` a store with its files in ``directory`` during
+    the body.
 
     Enter it before the run, because an import may ask for the time.
 
@@ -113,7 +114,7 @@ def open_store(directory: str) -> Iterator[None]:
         from ledgerlog.archive import destinations, footer, marker, parquet
 
     assert footer and marker and parquet  # noqa: PT018  # They are imported here, and not in the run.
-    # With its first array, pyarrow imports what it finds: pandas and numpy.
+    # With its first array, pyarrow imports pandas and numpy if they are installed.
     pyarrow.array([b""])
     resolve = destinations._resolve
 

@@ -1,7 +1,8 @@
 """A workload: as ``leaders``, but the processes campaign for the lead of the log (``Log.lead``).
 
-An election decides which process takes the log over. All tasks append through the campaign, whoever leads. A
-process that does not lead is told so, and nothing of that record may be in the log.
+An election decides which process takes the log over. All tasks append through the campaign, also in processes
+that do not lead. The campaign refuses an append of such a process, and nothing of that record may be in the
+log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["CampaigningLeaders"]
 
 @attrs.frozen
 class _Led:
-    """What the tasks of a leader see of a writer: they append through the campaign."""
+    """The part of a writer that the tasks of a leader use: they append through the campaign."""
 
     _campaign: Campaign
     _writer: LogWriter

@@ -93,7 +93,7 @@ ProverOf = Callable[[str, Random], Prover | None]
 
 
 class SimEnvironment(Environment):
-    """The environment of one process: random choices from the seed, and a wall clock.
+    """The environment of one process: a random generator seeded by the run, and a wall clock.
 
     The wall clock is the simulated time plus the skew and the jumps of the process.
     """
@@ -352,7 +352,7 @@ class SimulatedCluster:
         """
         platter = self.process(name).platter
         if platter is None:
-            raise InvalidArgument(f"{name} is no bookie: it has no disk")
+            raise InvalidArgument(f"{name} is not a bookie: it has no disk")
         return platter
 
     def is_running(self, name: str) -> bool:
@@ -612,8 +612,8 @@ class SimulatedCluster:
     def exchange_metadata(self, *, cluster: str | None = None) -> None:
         """Let another store answer in place of the metadata store, until ``bring_metadata_back`` or ``heal``.
 
-        The other store has given out as many ids as the right store, but has no ledgers. So it says of every
-        ledger that the ledger does not exist. Do nothing if the store is exchanged already.
+        The other store has given out as many ids as the right store, but has no ledgers. So it reports for
+        every ledger that the ledger does not exist. Do nothing if the store is exchanged already.
 
         Args:
             cluster: The id of the cluster that the other store belongs to. None: a store that was emptied.
@@ -650,8 +650,8 @@ class SimulatedCluster:
     def lag_metadata(self, name: str) -> None:
         """Let a process read only the present state of the metadata, until ``catch_up_metadata`` or ``heal``.
 
-        The process does not see later writes of others, as on a replica that lags. A write, a ``sync`` or a
-        new session of the process also ends the lag.
+        The process does not see later writes of other processes, as if it read from a replica that lags. A
+        write, a ``sync`` or a new session of the process also ends the lag.
 
         Args:
             name: The name of the process.
@@ -825,7 +825,7 @@ class SimulatedCluster:
             link.bytes_per_s = bytes_per_s
 
     def damage_link(self, a: str, b: str, share: float) -> None:
-        """Flip a bit in a share of what ``a`` sends to ``b``, until ``heal``. TCP does not notice.
+        """Flip a bit in some of the data that ``a`` sends to ``b``, until ``heal``. TCP does not notice.
 
         Args:
             a: The name of a process, or EVERYBODY.

@@ -1,4 +1,4 @@
-"""A workload: a service as a user would write it, a state machine whose commands are in a log.
+"""A workload: a service as a user would write it. It is a state machine, and its commands are in a log.
 
 Several processes offer counters. The leader replays the log and then answers commands. A command adds a
 number to a named counter, and its answer is the sum. Each command has an id. Users retry a command at any
@@ -7,7 +7,7 @@ writes a snapshot, as a record of its own, and truncates the log before it.
 
 At the end another process replays the log. The replay must give every answered command the answer that its
 user got, and apply it once. The answers must be in the order of real time. Every applied command must come
-from a user. This is what a service promises to its users.
+from a user. A service makes these promises to its users.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CounterState:
 
 @attrs.define(eq=False)
 class UserCommand:
-    """What a user asks for, and what the user was told."""
+    """The command of a user, and the answer that the user got."""
 
     number: int
     name: str
@@ -85,7 +85,7 @@ class Counters:
     LOG = "counters"
     """The name of its log, and of its random stream."""
     PROCESS = "service"
-    """What the names of its processes begin with."""
+    """The prefix of the names of its processes."""
     MAKER = "counter-maker"
     """The process that creates the log."""
 
@@ -227,8 +227,8 @@ class Counters:
             command = self.commands[number]
             if command.answer not in (None, answer):
                 raise Violation(
-                    f"command {number} was answered {command.answer}, and the log says {answer}: it "
-                    "is lost, or another one was put in front of it"
+                    f"command {number} was answered {command.answer}, and the log says {answer}: it is "
+                    "lost, or another command was put in front of it"
                 )
             per_name.setdefault(command.name, []).append(command)
         for command in self.commands:

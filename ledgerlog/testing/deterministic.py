@@ -1,18 +1,18 @@
 """Deterministic runs: one seed decides the schedule, the time and every random choice.
 
 ``Simulation(seed).run(main)`` runs ``await main(simulation)`` under trio with simulated time. The same seed
-gives the same run, step for step, in any process and with any ``PYTHONHASHSEED``. This takes:
+gives the same run, step for step, in any process and with any ``PYTHONHASHSEED``. This needs:
 
-* **The schedule.** trio has a flag for deterministic runs, made for hypothesis. With it, trio sorts each
-  batch of runnable tasks by their number, and shuffles it with a generator of its own. This module sets the
-  flag, and gives the thread of the run a generator that the seed decides. Loops in other threads keep trio's
-  own.
+* **The schedule.** trio has a flag for deterministic runs, made for the package hypothesis. With it, trio
+  sorts each batch of runnable tasks by their number, and shuffles it with a generator of its own. This module
+  sets the flag, and gives the thread of the run a generator that the seed decides. Loops in other threads
+  keep trio's own.
 * **The time.** A ``MockClock`` with rate zero. If no task can run, trio's loop asks the clock to jump. The
   clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier. It calls all
   timers that are due then. No task drives the clock, and nothing waits in real time.
 * **Random choices.** Each concern has its own generator, for example ``random("network")``. The name of the
-  concern and the seed of the run seed it. So one more draw for one concern does not shift the choices of
-  another.
+  concern and the seed of the run seed it. So if one concern draws one more number, the choices of the other
+  concerns stay the same.
 * **The rest of the world.** Inside a run the clocks of ``time``, the functions of ``random``, ``os.urandom``,
   sockets and threads raise ``Nondeterminism``. So a leak is an error, and not a failure that you cannot
   repeat. Python cannot block everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration
@@ -491,7 +491,7 @@ class _NoInstruments(dict[str, Any]):
         self._real = runner.instruments
 
     def __getattr__(self, name: str) -> Any:
-        self._runner.instruments = self._real  # Somebody adds an instrument.
+        self._runner.instruments = self._real  # A caller adds an instrument.
         return getattr(self._real, name)
 
 
@@ -590,7 +590,7 @@ _CHANCE = (
 def _forbidden(simulation: Simulation) -> Iterator[None]:
     """Make the real world raise Nondeterminism during the body. Log records get simulated time.
 
-    Only this thread simulates. Threads that existed before the run, for example those of a JVM gateway,
+    Only this thread simulates. Threads that existed before the run, for example the threads of a JVM gateway,
     continue using the real world. The run itself cannot start a thread.
     """
     replaced: list[tuple[Any, str, Any]] = []

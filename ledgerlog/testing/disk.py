@@ -25,7 +25,7 @@ Faults, which the cluster injects:
   last block of a journal looks like a torn write, and no protocol survives that on all copies.
 * ``damage``: flip a bit, cut a file short, remove it, overwrite it, exchange two files, or lose an index.
   Except for the flipped bit, it spares the journal segment that was written last, for the same reason.
-* ``take_image``, ``put_back``: an older image of the disk takes the place of its present content.
+* ``take_image``, ``put_back``: an older image of the disk replaces its present content.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Platter:
     # --- faults -------------------------------------------------------------------------------
 
     def stall(self, seconds: float) -> None:
-        """Delay new operations: none of them ends before ``seconds`` have passed."""
+        """Delay new operations: each of them ends after ``seconds`` at the earliest."""
         self._stalled_until = max(self._stalled_until, self.simulation.now + seconds)
 
     def fail_syncs(self, count: int = 1) -> None:
@@ -222,7 +222,7 @@ class Platter:
         )
 
     def put_back(self, image: DiskImage) -> None:
-        """Replace the content of the disk by that of an image. No process may use the disk."""
+        """Replace the content of the disk by the content of an image. No process may use the disk."""
         assert not self.locks, "a process uses the disk"
         self._files = {
             path: _Inode(path, bytearray(data), written=list(written)) for path, data, written in image.files
@@ -239,7 +239,7 @@ class Platter:
         """Damage one file, exchange two files, or lose an index. No process may use the disk.
 
         Returns:
-            The damage that was done. None: the chosen kind of damage found nothing to damage.
+            The damage that was done. None: the disk has no file that the chosen kind of damage can hit.
         """
         assert not self.locks, "a process uses the disk"
         files = [path for path in sorted(self._files) if path.endswith(_DAMAGED)]

@@ -18,7 +18,7 @@ The first fault is the outermost. These calls pass the faults: ``create``, ``ren
 counts the calls.
 
 A ``write_sync`` that fails can leave its bytes visible to reads (``Fails(..., happens=True)``), as a page
-cache does. ``cut_power`` removes these bytes, except those that a later write has made durable.
+cache does. ``cut_power`` removes these bytes, except bytes that a later write has made durable.
 
 Simulated clusters have other disks (``ledgerlog.testing.disk``), which take time and tear writes.
 """

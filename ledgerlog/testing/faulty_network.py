@@ -50,7 +50,7 @@ class _Link:
 class FaultyNetwork:
     """The network of all hosts. ``at(host)`` is one host's ``Network``. Addresses are names of hosts.
 
-    ``stall``, ``cut`` and ``heal`` also take EVERYBODY for a host.
+    ``stall``, ``cut`` and ``heal`` also accept EVERYBODY in place of a host.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class FaultyNetwork:
         self.hosts: dict[str, None] = {}
         self.connects = 0
         self.principals: dict[str, Principal] = {}
-        """Whom bookies take the connections of a host for. A host that is not here has no principal, as in an
-        open cluster."""
+        """For each host, the principal that bookies see in its connections. A host that is not here has no
+        principal, as in an open cluster."""
 
     def at(self, host: str) -> FaultyHostNetwork:
         """Return the network as this host sees it, and add the host if it is new."""

@@ -1,10 +1,10 @@
-"""The parts of the system that a seed draws beside its swarm: each has them in some runs and not in others.
+"""The features of a run: parts of the system that a seed draws in addition to its swarm. Some runs have them.
 
     auto-recovery   one or two processes audit and repair (``repairers``)
     replicas        replicas of a state machine elect leaders, take snapshots in ledgers or files and restore
-                    them (``replicated``). Mostly they take the place of the swarm's workloads
+                    them (``replicated``). Mostly they replace the swarm's workloads
     campaigns       the processes of the workload ``leaders`` campaign for the lead (``campaigners``). If the
-                    swarm has no leaders, they take the place of its workloads
+                    swarm has no leaders, they replace its workloads
     rot at rest     bits rot in entry logs of at most ack quorum - 1 bookies, while upkeep looks for them
     upkeep          bookies compact, scrub and collect within seconds, in small files, with small caches
     archive         one or two processes archive all logs (``archivers``)
@@ -13,8 +13,9 @@
     bookie lost for good        a bookie goes and never comes back, so auto-recovery has to replace it
     keys            records of the workload ``leaders`` have keys and headers
 
-They are drawn from a random stream of their own. So the swarm of a seed is the same with and without them,
-and so is its whole run if it draws none of them. The last one came later, and has a stream of its own too.
+They are drawn from a random stream of their own. So the swarm of a seed is the same with and without them. If
+a seed draws none of them, its whole run is the same, too. The feature ``keys`` came later, and has a stream
+of its own.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class Features:
     repair: RepairSettings = attrs.field(factory=RepairSettings)
     """The settings of these processes."""
     workloads: tuple[str, ...] = ()
-    """Workloads beside those of the swarm: names in ``workload.WORKLOADS``."""
+    """Workloads in addition to the workloads of the swarm: names in ``workload.WORKLOADS``."""
     is_alone: bool = False
-    """These workloads take the place of those of the swarm."""
+    """These workloads replace the workloads of the swarm."""
     snapshot_files: bool = False
     """Replicas keep their snapshots in files, and not in ledgers."""
     campaigns: bool = False
@@ -88,7 +89,7 @@ class Features:
     upkeep: dict[str, Any] = attrs.field(factory=dict)
     """Fields of ``StorageConfig`` to replace. Empty: the bookies' files are left alone."""
     faults: tuple[str, ...] = ()
-    """Kinds of faults beside those of the swarm (``injector``)."""
+    """Kinds of faults in addition to the faults of the swarm (``injector``)."""
     faults_wanted: int = 0
     """How many of these faults there are, on average."""
     archivers: int = 0
@@ -183,7 +184,7 @@ class Features:
         return fitted, attrs.evolve(swarm, bookies=bookies, rotten_max=costly)
 
     def draw_plan(self, random: Random, trouble_s: float) -> tuple[Fault, ...]:
-        """Draw the faults."""
+        """Draw the faults of the features."""
         gap_s = trouble_s / max(1, self.faults_wanted)
         faults = draw_faults(random, self.faults, gap_s=gap_s, until_s=trouble_s, first_number=FIRST_NUMBER)
         if self.loses_bookie:
@@ -191,7 +192,7 @@ class Features:
         return faults
 
     def storage(self, config: StorageConfig) -> StorageConfig:
-        """Return the storage of the run's bookies, from what they have without the features."""
+        """Return the storage of the run's bookies, from their storage without the features."""
         return attrs.evolve(config, **self.upkeep)
 
 

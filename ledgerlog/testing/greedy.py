@@ -1,12 +1,12 @@
-"""Greedy peers in a simulated cluster: clients that may do what they do, and do far too much of it.
+"""Greedy peers in a simulated cluster: clients that send allowed requests, but far too many of them.
 
     crowd       opens many connections and says nothing, or half of a HELLO
     announces   announces a large frame and sends little of it
     deaf        sends many requests and reads no answer
-    floods      sends many adds to a ledger of its own and waits for none of them
+    floods      sends many adds to a ledger of its own and does not wait for their answers
 
-A bookie may slow such a peer down or close its connections. Everything else must go on as if it were not
-there, and:
+A bookie may slow such a peer down or close its connections. Everything else must work as without the peer,
+and:
 
     GivenBack       a while after the greedy peers and all other clients have ended, no bookie holds bytes for
                     replies
@@ -34,7 +34,7 @@ __all__ = ["GreedyPeers"]
 
 _PATIENCE_S = 3.0
 _HELD_S = 1.0
-"""How long a peer holds on to what it has opened, in seconds."""
+"""How long a peer keeps its connections open, in seconds."""
 _PAYLOAD = bytes(1000)
 
 
@@ -63,7 +63,7 @@ class GreedyPeers:
             self._cluster.process(name).crash()
 
     async def judge(self) -> None:
-        """Check that nothing is held for clients that are gone. Call it when all clients have ended.
+        """Check that no bookie holds replies for clients that are gone. Call it when all clients have ended.
 
         Raises:
             Violation: A bookie still holds bytes for replies.
@@ -78,7 +78,7 @@ class GreedyPeers:
                 self._world.god.checks["GivenBack"] += 1
                 return
             await trio.sleep(0.1)
-        self._world.god.violate("GivenBack", f"{held} hold bytes for replies that nobody waits for")
+        self._world.god.violate("GivenBack", f"{held} hold bytes for replies that no client waits for")
 
     def _reply_bytes(self, bookie: str) -> int:
         node = self._cluster.process(bookie).node
@@ -139,7 +139,7 @@ class _Peer:
         if not ids:
             return
         ledger = await client.ledgers.metadata(self._random.choice(ids))
-        last = ledger.last_entry  # Of a ledger that is not closed, only a reader knows what may be read.
+        last = ledger.last_entry  # If a ledger is not closed, only a reader knows which entries may be read.
         kinds = [
             Kind.LIST,
             Kind.READ_LAC,
@@ -179,7 +179,7 @@ class _Peer:
     async def _greeted(
         self, client: Cluster, bookie: str, go_on: Callable[[Stream], Awaitable[None]]
     ) -> None:
-        """Open a connection, say HELLO as any client does, and go on."""
+        """Open a connection, say HELLO as any client does, and continue."""
         stream = await client.client.network.connect(bookie)
         try:
             await handshake(stream, Hello(bookie, None), client.client.prover)

@@ -12,8 +12,8 @@
 A history is *linearizable* (Herlihy and Wing) if the calls could have happened one after the other, each at
 one moment between its begin and its answer, with these answers. ``apply`` says what a command does if nothing
 else happens at the same time. If your service is a state machine on one log, and answers reads through the
-log or as a confirmed leader, its histories are linearizable. A stale read, a lost write and a command that
-counts twice are not.
+log or as a confirmed leader, its histories are linearizable. A history with a stale read, a lost write or a
+command that counts twice is not linearizable.
 
 The search is the one of Wing and Gong, with Lowe's memory of visited states. It walks over the begins and
 answers in the order in which they came. At the begin of a call, the search lets the call happen now if the
@@ -49,7 +49,7 @@ class ServiceCall(Generic[Command]):
     """One call of a client. ``History.begin`` returns it."""
 
     command: Command
-    """What the client asked for."""
+    """The command that the client sent."""
     begun: int
     """The place of the begin in the order of all begins and answers."""
     ended: int | None = None
@@ -62,7 +62,7 @@ class ServiceCall(Generic[Command]):
         """Report the answer that the client got.
 
         Args:
-            answer: The answer, to be compared with what ``apply`` returns.
+            answer: The answer. ``check`` compares it with the answer that ``apply`` returns.
 
         Raises:
             InvalidArgument: The call has an answer, or was refused.
@@ -111,7 +111,7 @@ class History(Generic[Command]):
         """Record that a client makes a call. Do this before you send it.
 
         Args:
-            command: What the client asks for.
+            command: The command that the client sends.
 
         Returns:
             The call. Report its answer with ``answered`` or ``refused``.
@@ -169,7 +169,7 @@ class History(Generic[Command]):
 
 @attrs.frozen
 class _Stuck:
-    """Where the search got furthest."""
+    """The point at which the search got furthest."""
 
     call: ServiceCall[Any]
     """The call whose answer fits at no moment between its begin and its end."""
@@ -240,7 +240,7 @@ class _OrderSearch:
         return head
 
     def run(self) -> _Stuck | None:
-        """Return None if there is an order, or where the search got furthest."""
+        """Return None if there is an order. Otherwise return the point at which the search got furthest."""
         seen: set[tuple[int, Any]] = set()
         node = self._head.after
         while node is not None:

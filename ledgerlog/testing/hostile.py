@@ -1,4 +1,4 @@
-"""Hostile peers in a simulated cluster that is closed by a secret: what they send, and what must be refused.
+"""Hostile peers in a simulated cluster that is closed by a secret: their requests, which must be refused.
 
 In about one run in six the cluster is closed: its bookies and clients prove who they are, and hostile
 processes try forbidden requests. The hostile processes know more than a stranger could know. They read the
@@ -8,7 +8,7 @@ any process sent. Only the proof of identity protects the ledgers from them.
     stranger    knows no secret: claims an identity with a guessed secret, claims nothing, or replays the
                 HELLO and the PROOF of another process
     nobody      proves who it is, but has no grant
-    elsewhere   may write logs that nobody else uses
+    elsewhere   may write logs that no other process uses
     reader      may read everything
     revoked     an administrator whose role was taken away
 
@@ -19,7 +19,8 @@ do not form a frame.
 answered with OK, except reads of the reader. The judges of the run check the rest: hostile peers change no
 entry, no fence and no end of a ledger, and the cluster continues working.
 
-Hostility is drawn from a random stream of its own, so the rest of the run is the same with and without it.
+The hostile peers are drawn from a random stream of their own. So the rest of the run is the same with and
+without them.
 """
 
 from __future__ import annotations
@@ -262,7 +263,7 @@ class _Peer:
             await stream.send_all([heard[1]])
         else:
             who = random.choice((Principal.parse(f"bookie/{bookie}"), ADMIN))
-            # A fingerprint that was overheard; the peer does not know the secret.
+            # The peer overheard a fingerprint, but it does not know the secret.
             keys: tuple[bytes, ...] = (random.randbytes(FINGERPRINT_BYTES),)
             if heard is not None:
                 claim = decode_hello_untrusted(_only_frame(heard[0])).claim
@@ -274,7 +275,7 @@ class _Peer:
             )
             await line.receive()
             await stream.send_all([encode_proof(random.randbytes(PROOF_BYTES))])
-        # Whatever the bookie answered, it must serve nothing after that.
+        # After any answer, the bookie must serve nothing more.
         await stream.send_all([encode_head(Kind.INFO, request=1)])
         while True:
             header = (await line.receive()).header

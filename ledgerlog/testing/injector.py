@@ -1,4 +1,5 @@
-"""Inject one fault into a simulated cluster. This module has the kinds of faults, and what each kind does.
+"""Inject one fault into a simulated cluster. This module has the kinds of faults, and the effect of each
+kind.
 
 Two modules use it: ``nemesis`` in the system's own runs, and ``trouble`` for the drawn faults of a user's
 scenario. The caller decides which processes a fault hits and how long the fault lasts (``Victims``). Kinds of
@@ -43,7 +44,7 @@ ROT_AT_REST = "rot at rest"
 the bookie, which then refuses to start.)"""
 
 LOST_FOR_GOOD = "bookie lost for good"
-"""A bookie loses its machine and its disk, and nobody replaces it."""
+"""A bookie loses its machine and its disk, and is not replaced."""
 
 EXCHANGE = "metadata exchanged"
 """Another metadata store answers for a while."""
@@ -111,7 +112,8 @@ class Injector:
         self._tell = tell
 
     async def inject(self, fault: Fault, random: Random, victims: Victims) -> None:
-        """Inject a fault. If it lasts for a time, return when it is over. A killed process stays down.
+        """Inject a fault. If the fault lasts for a time, return when the fault is over. A killed process
+        stays down.
 
         Args:
             fault: The fault. Its kind is one of ``FAULTS``, ``EXCHANGE``, ``CLOCK_JUMP`` or

@@ -27,8 +27,8 @@ On the metadata of ledgers:
 
 On the records of logs:
     ListCas             a write appends at most one ledger, and removes ledgers only from the front; epochs
-                        never decrease. A ledger behind another one may be removed if the archived file of
-                        that one has its records, or if it has none
+                        never decrease. A ledger behind another one may be removed if it has no records, or if
+                        the archived file of the other one has them
     OnlyLastTwoOpen     every ledger before the last two of a list is closed
     TakeoverPrefixStable  when the epoch is raised, every ledger listed before is closed. ClosedImmutable and
                         ContentAgree make sure that none of them changes afterwards
@@ -175,7 +175,7 @@ class GodView:
                     self.checks["DeletedIsGone"] += 1
                     if ledger_id in self.ledgers:
                         self.violate(
-                            "DeletedIsGone", f"{bookie} deletes ledger {ledger_id}, which the metadata have"
+                            "DeletedIsGone", f"{bookie} deletes ledger {ledger_id}, which the metadata has"
                         )
                     self._fenced.setdefault((bookie, ledger_id), self._records)
             elif record.kind == ADD:
@@ -218,7 +218,7 @@ class GodView:
         return since is not None and since < self._fenced.get((bookie, ledger_id), 0)
 
     def digest_of(self, ledger_id: int, entry_id: int) -> int | None:
-        """The digest of an entry that is durable on some bookie. None: the entry is durable on no bookie."""
+        """The digest of an entry that is durable on a bookie. None: the entry is durable on no bookie."""
         return self._digests.get((ledger_id, entry_id))
 
     def holders(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
@@ -423,7 +423,7 @@ class GodView:
                 )
 
     def _without_merged(self, old: LogMetadata, new: LogMetadata) -> list[int]:
-        """Return the ledgers of the old list, without those that a merge of archived files may remove."""
+        """Return the ledgers of the old list, without ledgers that a merge of archived files may remove."""
         remaining: list[int] = []
         for segment in old.segments:
             ledger_id = segment.ledger_id

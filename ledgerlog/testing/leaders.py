@@ -28,7 +28,7 @@ LOG = "log"
 
 
 class Leads(Protocol):
-    """What the tasks of a leader append with: a ``LogWriter``, for example."""
+    """The object with which the tasks of a leader append, for example a ``LogWriter``."""
 
     @property
     def epoch(self) -> int: ...

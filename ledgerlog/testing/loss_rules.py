@@ -101,7 +101,7 @@ class LossRules:
     def on_answer(
         self, bookie: str, ledger_id: int, asked: range, found: Collection[int], highest: int
     ) -> None:
-        """The bookie answers that it has the entries ``found``, and none of the other entries in ``asked``.
+        """The bookie answers that it has the entries ``found``, and lacks the other entries in ``asked``.
 
         Args:
             bookie: The bookie.

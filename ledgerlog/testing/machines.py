@@ -137,8 +137,8 @@ def _check_snapshot(
     restored.restore(position, 0, core.requests.__class__(), chunks)
     if _state(restored) != digests[position]:
         raise NotDeterministic(
-            f"the state restored from the snapshot before command {position} differs from the state that "
-            "the snapshot was taken of"
+            f"the state restored from the snapshot before command {position} differs from the state when "
+            "the snapshot was taken"
         )
     for at in range(position, len(commands)):
         outcome = _apply(restored, at, commands[at])

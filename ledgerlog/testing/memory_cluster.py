@@ -262,7 +262,8 @@ class MemoryCluster:
         self.network = FaultyNetwork()
         self.bookies: dict[BookieId, Bookie] = {}
         self.prover_of = prover_of
-        """Returns who a process is. Called at each start of a bookie and for each client, with its name."""
+        """Returns the prover of a process's identity. Called with the name of each bookie at its start, and
+        of each client."""
         self._seed = seed
         self._numbers = itertools.count(1)
         self._clients = itertools.count(1)

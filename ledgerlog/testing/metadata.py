@@ -13,8 +13,8 @@ process regains contact, it continues in its old session, or learns that the ses
 
 **Replicas that lag.** From ``lag`` on, a process reads the tree as it was at that moment, like a client of a
 replica that does not hear from its leader. ``catch_up`` ends the lag. The lag also ends with anything that
-brings the replica up to date: a ``sync`` or a write of the process, a new session, or another store in the
-place of this one.
+brings the replica up to date: a ``sync`` or a write of the process, a new session, or another store in place
+of this one.
 
 ``SimTree`` tells an observer (``invariants.GodView``) of every write, with the values before and after.
 """

@@ -1,8 +1,8 @@
 """Find the few faults that a failing run needs, by delta debugging (Zeller and Hildebrandt's ddmin).
 
 Faults are left out in chunks, then in smaller chunks, as long as the run with the remaining faults still
-fails *in the same way* (``way_of``). If there are enough attempts, the result is minimal: without any one of
-its faults, the run passes or fails in another way.
+fails *in the same way* (``way_of``). If there are enough attempts, the result is minimal: if you remove any
+one of its faults, the run passes or fails in another way.
 
 If a fault is left out, everything after it may change. So a run that fails by a rare race may shrink only
 with luck. But the result always fails, because exactly this run was made and failed.

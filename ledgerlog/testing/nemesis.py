@@ -160,7 +160,7 @@ class Nemesis:
     def _lose(self, fault: Fault, bookie: str) -> None:
         world = self._world
         world.lost[bookie] = None
-        world.in_hands[bookie] += 1  # Nobody starts it again.
+        world.in_hands[bookie] += 1  # It is never started again.
         self._tell(fault, bookie)
         world.cluster.faults[fault.kind] += 1
         world.cluster.kill(bookie, power_cut=True)

@@ -77,7 +77,8 @@ class SimNetwork:
     ) -> None:
         self.simulation = simulation
         self.untapped: dict[str, None] = {}
-        """Hosts whose own connections are not observed: hostile ones, which send what is no frame."""
+        """Hosts whose own connections are not observed: hostile hosts, which also send bytes that do not form
+        a frame."""
         self.observer = observer
         """Told of every frame on every connection."""
         self.quality = quality or LinkQuality()
@@ -125,7 +126,8 @@ class SimNetwork:
         return [self.link(*pair) for pair in pairs]
 
     def block(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Let nothing through from ``a`` to ``b``, nor back unless ``one_way``. Neither end learns it."""
+        """Let nothing through from ``a`` to ``b``, and nothing back unless ``one_way``. The two ends do not
+        learn it."""
         for link in self.links(a, b, one_way=one_way):
             link.is_blocked = True
         self._on_change()
@@ -266,7 +268,8 @@ class SimNetwork:
             raise ConnectionLost(f"cannot connect to {address}: {refusal}")
         number, self._next_connection = self._next_connection, self._next_connection + 1
         there, back = _Channel(self, host, target), _Channel(self, target, host)
-        # Who listens at another name than its own serves no frames: heartbeats of an election.
+        # A process that listens at another name than its own serves no frames, but heartbeats of an
+        # election.
         is_bookie = address.partition(":")[0] == listener.incarnation.process
         if self.observer is not None and is_bookie and host not in self.untapped:
             conversation = TappedConnection(incarnation, listener.incarnation, number)

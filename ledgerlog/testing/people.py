@@ -2,7 +2,7 @@
 
     metadata exchanged        another store answers for a while: one that was emptied, or another cluster's
     stale reads               a process reads the metadata from a replica that lags
-    directory rolled back     an older image of a bookie's disk takes the place of the present one
+    directory rolled back     an older image of a bookie's disk replaces the present one
     damaged and repaired      files of a bookie are damaged, ``bookie repair`` makes the bookie startable, and
                               its peers refill it. If the repair is refused, the bookie gets a new disk
     version changed           a process stops, and starts in the next version, or in this one again
@@ -17,8 +17,8 @@ them.
 
 **The budget.** Rolling back and damaging cost entries. Only the first ``ack quorum - 1`` bookies suffer these
 two faults, and no bookie does if bits rot in the run. If the run has bookies that do not sync, these are the
-same bookies. An old image is put back only if its bookie has served again since the image was taken: only
-then can the bookie notice the old image (``bookie.server.generations``).
+same bookies. An old image is put back only if its bookie has served again since the image was taken.
+Otherwise the bookie cannot notice the old image (``bookie.server.generations``).
 
 **What must hold.** Everything that holds without these faults, and:
 

@@ -81,7 +81,8 @@ class Incarnation:
                 self._dies_after = True
 
     def leave_door(self) -> None:
-        """Crash here if a crash is planned after this effect. Nobody knows yet that the effect happened."""
+        """Crash here if a crash is planned after this effect. No other process knows yet that the effect
+        happened."""
         if self._dies_after:
             self._dies_after = False
             self._on_crash(self._dies_by_power_cut)

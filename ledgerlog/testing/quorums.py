@@ -1,6 +1,6 @@
 """The arithmetic of quorums, written a second time for the checkers (protocol A.0).
 
-A checker must not share a mistake with the code that it checks. So this module shares no line with
+A checker must not share a mistake with the code that it checks. So this module uses no code of
 ``model.quorum``. It is written to be obviously right rather than fast. ``GodView`` and the other checkers use
 it.
 """
@@ -38,7 +38,8 @@ def bookies_of(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
 
 
 def negatives_needed(replication: Replication) -> int:
-    """Return how many bookies of a write set must lack an entry, so that the rest is below an ack quorum."""
+    """Return how many bookies of a write set must lack an entry, so that fewer than an ack quorum can have
+    it."""
     return next(
         absent
         for absent in range(replication.write_quorum + 1)

@@ -91,7 +91,7 @@ class Book:
 async def hear_outcomes(world: World, writer: LedgerWriter, book: Book, first: int, count: int) -> bool:
     """Record the outcomes of ``count`` appends from ``first`` on, until one fails.
 
-    If an append fails definitely, neither its entry nor any later entry is in the ledger. If it fails in
+    If an append fails definitely, its entry and all later entries are not in the ledger. If it fails in
     another way, the entry may be in the ledger.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Auto-recovery in a swarm: impatient auditors and workers, and what they must have done in the end.
+"""Auto-recovery in a swarm: impatient auditors and workers, and the state that they must reach in the end.
 
 Each process runs the production service (``ledgerlog.repair.service``): a candidate for auditor, and a
-worker. Bookies count as lost long before they come back. So ledgers are repaired, and recovered, under
-writers that live, beside recoverers, and by two workers at once.
+worker. Bookies count as lost long before they come back. So a ledger may be repaired and recovered while its
+writer still lives, while a recoverer works on it, or by two workers at once.
 
 An operator is there too: it looks at the queue, has bookies emptied for a while, and asks when one may be
 restarted.
@@ -88,14 +88,14 @@ class Repairers:
                 self._world.event("not operated", type(error).__name__)
 
     def count(self) -> None:
-        """Add to the counts of the run what the processes did."""
+        """Add the actions of the processes to the counts of the run."""
         counts, services = self._world.counts, self._services
         counts["repair processes"] += len(services)
         counts["ledgers repaired"] += sum(service.worker.repaired for service in services)
         counts["entries repaired"] += sum(service.worker.copying.entries for service in services)
 
     async def heal(self, client: Cluster) -> None:
-        """Take back what the operator asked for, as the operator may have died before that."""
+        """Take back the operator's requests, because the operator may have died before it took them back."""
         queue = RepairQueue(client.client)
         for bookie in await queue.draining() if self.mains else ():
             await queue.keep(bookie)

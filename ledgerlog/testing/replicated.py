@@ -38,7 +38,7 @@ __all__ = ["CounterMachine", "ReplicatedCounters"]
 
 
 class CounterMachine(StateMachine):
-    """Counters, and the answer to each command. It executes whatever it gets."""
+    """Counters, and the answer to each command. It executes every command that it gets."""
 
     def __init__(self) -> None:
         self.state = CounterState()
@@ -96,7 +96,8 @@ class ReplicatedCounters(Counters):
         )
 
     def _snapshots(self, client: Cluster, name: str) -> SnapshotStore:
-        """Return where a replica keeps its snapshots: in ledgers, in files of all, or in files of its own."""
+        """Return where a replica keeps its snapshots: in ledgers, in files that all share, or in files of its
+        own."""
         directory = self._world.directory
         if directory is None:
             return LedgerSnapshots(client)
@@ -140,7 +141,7 @@ class ReplicatedCounters(Counters):
         else:
             self._answer(command, int(answer))
             if self._dice.random() < 0.2:
-                self._waiting.append(command)  # Whoever leads then must give the same answer again.
+                self._waiting.append(command)  # The replica that leads then must give the same answer again.
 
     async def _read_again_and_again(self, replica: Replica[CounterMachine]) -> None:
         while True:

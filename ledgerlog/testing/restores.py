@@ -14,9 +14,9 @@ again. Sometimes a bookie is down meanwhile, and sometimes the operator accepts 
     RestoreRefused      a restore over a live cluster is refused, and changes nothing
     IdsAreNew           no ledger gets an id that was given out before the restore
     NothingDeleted      no bookie deletes a ledger because the backup lacks it
-    KeptOrNamed         an acknowledged record is in the log, at its offset, or its ledger was named to the
-                        operator: as not brought back, or as lost. A record whose append had failed definitely
-                        before the restore may be in the log, too
+    KeptOrNamed         an acknowledged record is in the log, at its offset. Otherwise its ledger was named to
+                        the operator, as not brought back or as lost. A record whose append had failed
+                        definitely before the restore may be in the log, too
     WritesAgain         after the restore, a leader gets an acknowledgement within ``WRITES_AGAIN_S``
 """
 
@@ -112,7 +112,7 @@ class RestoredStore:
         for record in decode_records(memoryview(data), BLOCK_HEADER_BYTES, stop, path):
             if record.kind == DELETE:
                 gone = decode_delete(record, path)
-                raise Violation(f"NothingDeleted: {bookie} deletes {gone}, and nobody deleted a ledger")
+                raise Violation(f"NothingDeleted: {bookie} deletes {gone}, but no user deleted a ledger")
 
     # --- the run ------------------------------------------------------------------------------
 

@@ -207,8 +207,9 @@ def simulate(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Drop logs and printed text during the body: the user has those of the first failing run already."""
-    logger.info("the run failed: looking for the faults that it takes")
+    """Drop logs and printed text during the body: the user already has the logs and the text of the first
+    failing run."""
+    logger.info("the run failed: looking for the faults that it needs to fail")
     disabled = logging.root.manager.disable
     logging.disable()
     try:
@@ -234,7 +235,7 @@ def _shrunk(failed: RunningFaults, run: Callable[[tuple[int, ...]], RunningFault
     if again is None or again.trace_hash != failed.trace_hash:
         return (
             "The same run ended in another way when it was repeated, so nothing is known about its faults. "
-            "Make everything inside of the scenario: it must not depend on what was before."
+            "Make everything inside of the scenario: it must not depend on earlier runs."
         )
     # Faults that were planned for later, or found no process to hit, are mostly not needed.
     injected = tuple(failed.injected)

@@ -1,7 +1,7 @@
 """Faults for a scenario of your own, drawn from the seed: ``simulate(scenario, faults=DrawnFaults())``.
 
-A scenario that injects its own faults finds the bugs that its author thought of. Drawn faults find other
-bugs. A run with all kinds of faults at once hardly gets anything done. So each seed draws a few kinds of
+A scenario that injects its own faults finds only the bugs that its author thought of. Drawn faults find other
+bugs. A run with all kinds of faults at once makes almost no progress. So each seed draws a few kinds of
 faults, how often they come, and how many bookies may be down at once. The faults come while the scenario
 runs. Processes that have failed or were killed are started again until the scenario ends, as a supervisor
 would do. ``await cluster.calm()`` waits until the faults are over and everything is healed. After that, your
@@ -38,7 +38,7 @@ from ledgerlog.testing.plan import Fault, carry_out, draw_faults
 __all__ = ["DRAWN_FAULTS", "DrawnFaults", "RunningFaults", "open_trouble"]
 
 DRAWN_FAULTS = (*FAULTS, CLOCK_JUMP)
-"""The kinds of faults that a scenario can meet. None of them loses anything if your service is right."""
+"""The kinds of faults that a scenario can meet. If your service is right, none of them loses data."""
 
 BACK_S = 2.0
 """A process that is down is started again after this time on average, in seconds."""
@@ -116,7 +116,8 @@ class RunningFaults:
         if missing:
             raise InvalidArgument(
                 f"the seed draws the faults from 0 to {len(plan) - 1}, and not "
-                f"{', '.join(map(str, missing))}: a failure names those of its own seed, kinds and seconds"
+                f"{', '.join(map(str, missing))}: a failure names the faults of its own seed, kinds and "
+                "seconds"
             )
         self.plan = tuple(fault for fault in plan if only is None or fault.number in only)
         """The faults that are planned."""

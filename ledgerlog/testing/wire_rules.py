@@ -131,7 +131,7 @@ class WireView:
         self._told: defaultdict[int, list[int]] = defaultdict(lambda: [NO_ENTRY, NO_ENTRY])
         """For each ledger, the highest LAC and LAFR that its owner ever told."""
         self._copied: dict[int, int] = {}
-        """For each ledger, the highest LAC that repair told: a bookie may have it from there."""
+        """For each ledger, the highest LAC that repair told: a bookie may have learned it from repair."""
         self._pushed: dict[int, int] = {}
         """For each ledger, the highest entry that any process sent."""
         self._next_add: dict[tuple[int, str], tuple[int, int]] = {}
@@ -519,7 +519,7 @@ class WireView:
     def _shape(self, ledger_id: int) -> tuple[Fragment, Replication] | None:
         """Return the last fragment as it was when recovery began, and the ledger's quorums.
 
-        None if the ledger is deleted or was never in recovery.
+        Return None if the ledger is deleted or was never in recovery.
         """
         metadata, frozen = self._god.ledgers.get(ledger_id), self._god.frozen.get(ledger_id)
         if metadata is None or frozen is None:
@@ -556,7 +556,7 @@ class WireView:
         if known >= entry_id:
             god.violate(
                 "NegativeReadFinal",
-                f"{conversation.client.process} was proven that entry {entry_id} of ledger {ledger_id} was "
+                f"{conversation.client.process} has proof that entry {entry_id} of ledger {ledger_id} was "
                 f"never acknowledged, and {known} is",
             )
         god.last_verdict[ledger_id] = min(entry_id, god.last_verdict.get(ledger_id, entry_id))

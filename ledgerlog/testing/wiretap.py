@@ -4,10 +4,10 @@ The network carries bytes in pieces that may be cut anywhere. A ``Tap`` observes
 connection and reassembles the frames. It reports each frame to an observer twice: when the sender has handed
 the frame's last byte to the network, and when the receiver has taken the frame's last byte out. The tap makes
 each report in the task of the process that sends or receives, so a broken rule is reported at the step that
-breaks it. If a frame is lost or damaged on the way, it is only reported as sent. After damage to a length, a
-header or an index, nothing later counts as received either: the receiver must close the connection.
+breaks it. If a frame is lost or damaged on the way, it is only reported as sent. If a length, a header or an
+index is damaged, all later frames count as not received, too: the receiver must close the connection.
 
-A tap changes nothing: it neither removes nor adds data, draws no random choice and takes no time.
+A tap changes nothing: it removes no data, adds no data, draws no random number and takes no time.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ A run has three phases:
    rules of ``wire_rules`` check every frame.
 
 **To test more:** write a workload, which is a class like ``ContendingLeaders``. Add it to ``WORKLOADS`` and
-to a mix of ``swarm.WORKLOAD_MIXES``; for example, replicated state machines belong there. A *resident* is a
+to a mix of ``swarm.WORKLOAD_MIXES``. For example, replicated state machines belong there. A *resident* is a
 process that runs beside every workload and has no users of its own. Add it to ``RESIDENTS``, and it is
-started, killed and restarted like the others; for example, auditors and replication workers belong there.
+started, killed and restarted like the others. For example, auditors and replication workers belong there.
 
 A batch of runs in which nothing was acknowledged, no leader was deposed or no write was torn would pass even
 if the system were wrong. So ``vacuity`` names the events that a batch lacks.

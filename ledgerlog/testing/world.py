@@ -90,7 +90,7 @@ class Workload(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Create what the workload needs, and start its processes with ``cluster.start``."""
+        """Create the objects that the workload needs, and start its processes with ``cluster.start``."""
         ...
 
     async def judge(self, client: Cluster) -> None:

@@ -61,7 +61,7 @@ class Beat:
 
     def encode(self) -> bytes:
         if len(self.candidacy) != 16 or not 0 <= self.term < 2**64:
-            raise InvalidArgument(f"no heartbeat can say {self!r}")
+            raise InvalidArgument(f"a heartbeat cannot hold {self!r}")
         return _FRAME.pack(_MAGIC, _VERSION, self.kind, 0, self.term, self.candidacy)
 
     @classmethod
@@ -71,5 +71,5 @@ class Beat:
             raise WireError(f"a heartbeat has {BEAT_FRAME_BYTES} bytes, not {len(data)}")
         magic, version, kind, reserved, term, candidacy = _FRAME.unpack(data)
         if magic != _MAGIC or version != _VERSION or reserved or kind not in _KINDS:
-            raise WireError("these bytes are no heartbeat of this version")
+            raise WireError("these bytes are not a heartbeat of this version")
         return cls(BeatKind(kind), term, candidacy)

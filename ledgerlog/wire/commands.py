@@ -57,7 +57,7 @@ def decode_envelope_untrusted(data: bytes) -> Envelope:
         raise WireError(f"a command has at least {_HEAD.size} bytes, not {len(data)}")
     magic, version, kind, timestamp_ms, seed, size, reserved = _HEAD.unpack_from(data)
     if magic != _MAGIC or version != _VERSION or reserved or kind not in (_COMMAND, _BARRIER):
-        raise WireError("these bytes are no command of this version")
+        raise WireError("these bytes are not a command of this version")
     end = _HEAD.size + size
     is_barrier = kind == _BARRIER
     if size > REQUEST_ID_BYTES_MAX or end > len(data) or is_barrier != (not size):

@@ -58,7 +58,7 @@ class Entries:
     def gather(cls, ledger_id: int, found: Mapping[int, bytes]) -> Entries:
         """Build entries with any ids, and compute their digests. ``found`` must be in growing order.
 
-        A copier uses this.
+        Code that copies entries uses this.
         """
         ids, payloads = list(found), list(found.values())
         return cls(

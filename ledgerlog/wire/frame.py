@@ -28,7 +28,7 @@ Together the checksum and the digests cover every byte, and each payload byte is
 
 **ADD and its acknowledgements.** An ADD has the same bytes for every bookie of a write set, so it has no
 request number. Instead both ends count the ADDs of a connection from 1. ``ADD | REPLY`` has a number in
-``request``: all ADDs up to it are durable, except those that were refused before. A message of kind
+``request``: all ADDs up to it are durable, except ADDs that were refused before. A message of kind
 ``REFUSED`` refuses one ADD by its number and carries a status. An ADD without entries tells the LAC; it is
 counted and acknowledged like any other.
 
@@ -132,9 +132,9 @@ class Status(enum.IntEnum):
     WRONG_BOOKIE = 14
     """The peer is not the bookie that the client wants to reach, or it is another instance of that bookie."""
     PERMISSION_DENIED = 15
-    """The client's principal does not have the right that the request needs. Only a client that has said who
-    it is gets this status. All bookies would give the same answer. UNAUTHORIZED is different: it is about the
-    ledger's key, and so about this bookie only."""
+    """The client's principal does not have the right that the request needs. Only a client that has named its
+    principal gets this status. All bookies would give the same answer. UNAUTHORIZED is different: it is about
+    the ledger's key, and so about this bookie only."""
 
 
 _STATUSES = frozenset(status.value for status in Status)
@@ -281,7 +281,7 @@ class SpareBuffers:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of the kept buffers, which nobody uses."""
+        """Bytes of the kept buffers, which are not in use."""
         return sum(map(len, self._kept))
 
     def take(self, size: int) -> bytearray | None:

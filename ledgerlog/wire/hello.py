@@ -15,7 +15,8 @@ The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BY
 
     protocol      int            the lowest version that the sender speaks; in a reply with OK: the one to use
     protocol_max  int            the highest version that it speaks; absent: the same as ``protocol``
-    features      list of text   the features that it knows; in a reply with OK: those to use; absent: none
+    features      list of text   the features that it knows; in a reply with OK: the features to use; absent:
+                                 none
     bookie        text           the bookie's id: wanted (request), own (reply)
     instance      text or null   the identity of its data: expected (request; null: any), own (reply)
     cluster       text or null   the id of the sender's metadata store; null or absent: unknown
@@ -28,9 +29,9 @@ one version, without features. So a client that speaks 1 to 2 works with a booki
 Unknown keys are ignored, so a later version can add some.
 
 If the client can prove who it is with a shared secret, its request also has a *claim*, and the answer of a
-bookie that asks for the proof has a *challenge*. ``wire.proof`` describes what follows:
+bookie that asks for the proof has a *challenge*. ``wire.proof`` describes the next steps:
 
-    principal     text           request: who the client says that it is
+    principal     text           request: the principal that the client claims to be
     keys          list of bytes  request: the fingerprints of its secrets, the preferred one first: 1 or 2
     key           bytes          reply: the fingerprint of the secret to use
     nonce         bytes          both: 32 random bytes
@@ -75,7 +76,7 @@ _FEATURE_CHARS_MAX = 24
 
 @attrs.frozen
 class Claim:
-    """Who a client says that it is, in its HELLO. The claim is not proven yet."""
+    """The identity that a client claims in its HELLO. The claim is not proven yet."""
 
     principal: Principal
     fingerprints: tuple[bytes, ...]
@@ -222,7 +223,7 @@ def encode_hello(hello: Hello) -> bytes:
 def encode_hello_reply(status: Status, hello: Hello) -> bytes:
     """Encode the bookie's answer. ``hello`` describes the bookie itself, even if it refuses."""
     assert hello.instance is not None, "a bookie knows the instance of its data"
-    assert hello.claim is None, "a bookie does not say who it is in the way of a client"
+    assert hello.claim is None, "a bookie does not claim an identity as a client does"
     return encode_head(Kind.HELLO | REPLY, status=status, index=hello._encode_body())
 
 

@@ -14,7 +14,7 @@ A *run* is a range of sequences of one producer whose records have consecutive o
 **The table** of producers, the content of a checkpoint entry:
 
     size  field
-       4  size of what follows, unpacked
+       4  size of the rest, unpacked
        -  one zstd frame of:  4  n, how many producers
                               -  n lengths of ids, 1 byte each
                               -  n counts of runs, 1 byte each

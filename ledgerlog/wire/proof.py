@@ -19,15 +19,15 @@ the connection. The proof may be right while the principal already has as many c
 Then the bookie answers TOO_MANY_REQUESTS without a body, and closes the connection. It does not say so before
 the proof: a stranger must not learn how busy others are.
 
-**What this rules out**, and why:
+**Attacks that this prevents**, and why:
 
 * *Replay.* ``T`` depends on a nonce of each side, so a proof of one connection is wrong on any other.
 * *Reflection.* The two proofs have different labels. If an attacker sends a side its own proof back, that
   proof is wrong.
 * *Downgrade.* ``T`` depends on the versions and the features in both frames. If an attacker changes them, the
   two sides compute different values of ``T``, and the proofs are wrong.
-* *A swapped bookie.* ``T`` depends on the id, the instance and the cluster that the client wants, and on
-  those that the bookie has. If they differ, each side refuses the other before it sends a proof.
+* *A swapped bookie.* ``T`` depends on the id, the instance and the cluster that the client wants, and on the
+  bookie's own id, instance and cluster. If they differ, each side refuses the other before it sends a proof.
 * *Guessing.* A proof has 32 bytes and is compared in constant time, and each connection has one attempt.
 * *Asking which principals exist.* The bookie can compute a secret for any name. So it does the same work for
   an unknown principal as for a wrong secret, and gives the same answer.
@@ -102,7 +102,7 @@ class ClientProof:
         self._step = _Step.CLAIMED
         self._secret = self._transcript = b""
         self.claim = Claim(principal, tuple(map(fingerprint_of, self._secrets)), nonce)
-        """What to put into the HELLO."""
+        """The claim to put into the HELLO."""
 
     @property
     def is_proven(self) -> bool:
@@ -138,7 +138,7 @@ class ClientProof:
         assert self._step is _Step.CHALLENGED
         if not hmac.compare_digest(proof, _proof(self._secret, _BOOKIE, self._transcript)):
             self._step = _Step.FAILED
-            raise Unauthenticated("it does not know our secret, or somebody changed what the two said")
+            raise Unauthenticated("it does not know our secret, or the messages were changed on the way")
         self._step = _Step.PROVEN
 
 

@@ -23,9 +23,9 @@ timestamp, and are confirmed, recovered and read together. Numbers are little en
                   each record's headers, 4 bytes; the keys, joined; the headers (``model.attributes``), joined
                   record part, codec 1: 4 the bytes of all records together, unpacked, without keys and
                   headers; one zstd frame with everything that codec 0 has
-                  a checkpoint has in its place the table of producers (``wire.producers``)
+                  in a checkpoint, instead: the table of producers (``wire.producers``)
 
-The bytes of a record are those of its data, its key and its headers.
+The bytes of a record are the bytes of its data, its key and its headers.
 
 The byte count is cumulative. So the last entry tells a new leader the size of the whole log, and you get the
 number of bytes between two entries by subtraction. The ledger has already checked the digest of an entry that
@@ -407,7 +407,7 @@ def decode_numbering(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[
     fail = _failing(ledger_id, entry_id)
     header, _, _, _ = _decode_front(payload, ledger_id, entry_id)
     if not header.has_numbering:
-        fail("it does not say who appended its records, in a log with deduplication")
+        fail("it does not say which producers appended its records, in a log with deduplication")
     at = _HEADER.size
     checkpoint_entry, size = _NUMBERING.unpack_from(payload, at)
     if checkpoint_entry > entry_id or header.is_checkpoint != (checkpoint_entry == entry_id):
@@ -423,7 +423,7 @@ def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[
     fail = _failing(ledger_id, entry_id)
     header, _, _, start = _decode_front(payload, ledger_id, entry_id)
     if not header.is_checkpoint:
-        fail("another entry names it as a checkpoint, but it is none")
+        fail("another entry names it as a checkpoint, but it is not one")
     return decode_table(payload[start:], fail)
 
 

@@ -6,7 +6,7 @@ The bookie reads the requested entries from its disk, checks each against its di
 
     offset  size  field
     0       4     sound      how many ranges of entries are as they were written
-    4       4     unsound    how many ranges of entries the index names, but are not readable as written
+    4       4     unsound    how many ranges of entries the index names that cannot be read as written
     8             ranges     pairs (first, last) of i64, the sound ones and then the others; each list grows
                   sums       rows of 24 bytes, growing, to the end of the body:
                                  block  i64    entry ids block * 4096 to block * 4096 + 4095
@@ -22,7 +22,7 @@ its entries are unknown.
 store the entries in different orders. And sums can be added. A bookie may end its reply in the middle of a
 block, after its share of work for one request. The client then adds the sums of the next reply for the rest
 of the block. A digest binds ledger, entry and payload (``wire.checksum``), so a sum shows one differing entry
-as surely as the entry's digest does.
+as reliably as the entry's digest does.
 
 **Why weights.** Digests are CRCs, and the CRCs of neighbours with similar payloads differ in simple ways. For
 example, two damaged entries could each have the other's digest, and a plain sum would not change. So each

@@ -115,7 +115,7 @@ def decode_snapshot_untrusted(data: bytes) -> Snapshot:
     if mark != _END_MARK:
         raise WireError("it is cut off")
     if digest != checksum(data[: len(data) - 4]):
-        raise WireError("its digest is not that of its bytes")
+        raise WireError("its digest does not match its bytes")
     if is_newer:
         raise IncompatibleVersion("the snapshot", (int(digit), int(digit)), (_FORMAT, _FORMAT))
     at, end = len(_MAGIC), len(data) - _END.size

@@ -457,7 +457,7 @@ async def test_an_error_of_the_body_gives_the_lead_up_and_comes_out(face: Face, 
         await fail()
     async with election.leadership() as term:
         assert term.number == 2
-        with pytest.raises(InvalidArgument, match="stands already"):
+        with pytest.raises(InvalidArgument, match="is standing for election already"):
             async with election.leadership():
                 pass
 

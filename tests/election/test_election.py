@@ -406,7 +406,7 @@ async def test_what_the_body_raises_comes_out_as_it_is_and_the_lead_is_given_up(
                 leader = await election.leader()
                 assert leader is not None
                 assert (leader.candidate, leader.term, leader.is_registered) == ("a", term.number, True)
-                with pytest.raises(InvalidArgument, match="stands already"):
+                with pytest.raises(InvalidArgument, match="is standing for election already"):
                     async with election.leadership():
                         pass
                 raise KeyError("x")

@@ -699,7 +699,7 @@ RECOVERY = (
                 "LedgerRecovery._form_closing_intent",
                 """
             assert self.pending.settled >= self.last_recoverable, (
-                "closed only when written back (T19)"
+                "the ledger is closed only after all entries were written back (T19)"
             )
             """,
                 "",

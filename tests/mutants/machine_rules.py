@@ -308,7 +308,7 @@ REPLICAS = (
         "decode_snapshot_untrusted",
         """
         if digest != checksum(data[: len(data) - 4]):
-            raise WireError("its digest is not that of its bytes")
+            raise WireError("its digest does not match its bytes")
         if is_newer:
             raise IncompatibleVersion("the snapshot", (int(digit), int(digit)), (_FORMAT, _FORMAT))
         at, end = len(_MAGIC), len(data) - _END.size

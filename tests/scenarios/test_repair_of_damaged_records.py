@@ -179,7 +179,7 @@ async def test_a_request_that_is_damaged_while_its_bookie_is_emptied_is_told_to_
         looks = []
 
         async def ask() -> None:
-            with pytest.raises(MetadataCorrupt, match="whether bookie b1 is to be emptied"):
+            with pytest.raises(MetadataCorrupt, match="whether an operator wants bookie b1 emptied"):
                 await decommission(client.opened, "b1", say=looks.append)
 
         async with trio.open_nursery() as nursery:

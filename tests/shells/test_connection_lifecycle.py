@@ -311,7 +311,7 @@ async def test_sinks_never_meet_another_instance_of_their_bookie(scene: Scene) -
     assert scene.pool.connection("b1") is scene.connection
     await scene.bookie.next(other)
     await sink.until("lost", 2)
-    assert "its data was replaced: it is now instance 'instance-2' now" in sink.calls[-2][1]
+    assert "its data was replaced: it is instance 'instance-2' now" in sink.calls[-2][1]
     # Everybody else gets a connection to the new one.
     newer = scene.pool.connection("b1")
     assert newer is not scene.connection

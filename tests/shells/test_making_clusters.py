@@ -89,7 +89,7 @@ async def test_a_cluster_on_other_machines_is_open_if_nothing_is_given_and_a_war
     """A secret would lie on this machine alone. The test's store is in memory: its URI names no file, too."""
     assert await make_cluster_with(parse_uri("memory:"), NO_CREDENTIALS) == NO_CREDENTIALS
     (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "is open: everybody who reaches a bookie can read and write every ledger" in said.getMessage()
+    assert "is open: every process that reaches a bookie can read and write every ledger" in said.getMessage()
 
 
 async def test_a_cluster_of_one_machine_names_the_file_of_its_secret_and_processes_use_it(

@@ -271,7 +271,7 @@ async def test_the_index_of_another_bookie_is_refused() -> None:
         from attrs import evolve
 
         await directory.format(evolve(COOKIE, instance="another"))
-    with pytest.raises(StorageCorrupt, match="not that of bookie instance"):
+    with pytest.raises(StorageCorrupt, match="does not belong to bookie instance"):
         async with running("b", TINY, disk=disk, indexes=others):
             pass
 

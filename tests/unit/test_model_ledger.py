@@ -159,7 +159,7 @@ def test_repair_replaces_a_bookie_in_its_slot_but_never_in_the_open_last_fragmen
     assert closed.last_entry == 9
     with pytest.raises(AssertionError, match="each bookie once"):
         changed.with_replacement(0, "b", "c", b"t2")
-    with pytest.raises(AssertionError, match="z is to be replaced, but it is not in the fragment"):
+    with pytest.raises(AssertionError, match="z cannot be replaced, because it is not in the fragment"):
         changed.with_replacement(0, "z", "x", b"t2")
 
 
@@ -339,7 +339,10 @@ def test_whatever_the_fields_hold_they_decode_or_are_refused_in_a_few_words(chan
         ({"first_entries": [0, 0]}, "'first_entries' has 0 after 0"),
         ({"first_entries": [1, 5]}, "'first_entries' has 1 after -1"),
         ({"first_entries": [0, 2**63]}, f"'first_entries' has {2**63} after 0"),
-        ({"ensembles": [["a", "b", "c"], ["a", "b"]]}, "3, but that of the fragment at entry 5 has 2"),
+        (
+            {"ensembles": [["a", "b", "c"], ["a", "b"]]},
+            "3, but the ensemble of the fragment at entry 5 has 2",
+        ),
         ({"ensembles": [["a", "b", "c"], ["a", "b", "b"]]}, "names b twice at entry 5"),
         ({"last_entry": 3}, "last_entry is 3, and the fragment starts at entry 5"),
         ({"last_entry": 2**63 - 1}, f"'last_entry' is {2**63 - 1}"),

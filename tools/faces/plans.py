@@ -123,7 +123,7 @@ BLOCKING = Plan(
         ),
         (r"\s*Always a checkpoint\.", ""),
         (r"Cheap; not a checkpoint\.", "Cheap."),
-        (r"Iterating is a checkpoint whenever", "Iterating waits whenever"),
+        (r"iterating is a checkpoint\.", "iterating waits."),
         # Ctrl-C cancels the call of a thread.
         (r"\ba cancellation", "an interruption"),
         (r"\bcancellation", "interruption"),

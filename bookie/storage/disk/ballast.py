@@ -19,7 +19,7 @@ The table reads from a disk with room (left) to a full disk (right):
     free bytes                        2 x size            size        size / 2          0
     segments, entry logs   made                            | refused: DiskFull
     index                  written                                       | waits
-    ballast                made again |                    | given up by a start, and by a stop
+    ballast                made again |                    | removed by a start or a stop
 
 For example, with 16 MiB of ballast, the bookie makes no segment or entry log that would leave less than 16
 MiB free. The index waits if less than 8 MiB are free. So if the bookie itself fills its disk, it stops taking

@@ -6,8 +6,8 @@ rows of deleted ledgers leave the index only after the value that names these le
 
 A directory without deletions, or of version 0.1, has no such file. If the directory must have the file, the
 loss marks say so (``LossMarks.has_gone_file``). If the file is then missing or damaged, the bookie no longer
-knows which ledgers it must refuse. That is a loss like any other (``bookie.server.phase_one``). The file
-depends on neither the journal nor the index, so rebuilding the index forgets no gone ledger.
+knows which ledgers it must refuse. That is a loss like any other (``bookie.server.phase_one``). The file does
+not depend on the journal or the index, so a rebuild of the index forgets no gone ledger.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ value is durable. So if an answer of the bookie depended on some marks, the book
 a crash.
 
 Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
-If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``read_marks`` returns
-None). The file depends on neither the journal nor the index: rebuilding the index forgets no mark.
+If the file is gone, it is unknown whether data was lost, so the bookie assumes a loss (``read_marks`` returns
+None). The file does not depend on the journal or the index, so a rebuild of the index forgets no mark.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ out what its file system supports (``_Method``). The fallback is a plain ``pwrit
 
 The hop goes to a thread that does nothing else, through a SimpleQueue, and comes back by ``run_sync_soon``.
 The hop takes about 55 microseconds; ``trio.to_thread.run_sync`` takes 65 to 85 (tests/bench/bench_journal.py
-prints both beside the bare call). The thread is a daemon, so it does not hold up a process that dies on an
-exception.
+prints both, and the time of the bare call). The thread is a daemon, so it does not hold up a process that
+dies on an exception.
 
 **Small writes on a quick disk skip the hop** (``_Haste``). For a single append of a few hundred bytes, the
 hop costs about as much as the write, because two threads on different processors have to wake up. So a write

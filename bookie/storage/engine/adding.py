@@ -13,7 +13,7 @@ goes through the journal, like every fence. So if the bookie has acknowledged an
 makes the bookie forget that ledger.
 
 **Stored ids.** An add may bring ids that are not above the ledger's last known id. The adder then compares
-the digests of the new entries with those of the stored entries. If the stored entries are no longer in
+the digests of the new entries with the digests of the stored entries. If the stored entries are no longer in
 memory, the adder reads them from the disk at once, in the event loop's thread. This is expensive but rare: a
 writer sends an id again only after it has lost a connection. If a stored entry reads well, nothing more is
 done for it. If it is damaged, the new copy replaces it (``bookie.storage.upkeep.read_repair``). Entries that
@@ -167,7 +167,7 @@ class Adder:
             number,
             offset,
             len(raw),
-            self._commit.durable,  # With this position, reads find the entries at once.
+            self._commit.durable,  # This position is durable already, so reads find the entries at once.
         )
         cache.on_run(run)
         state.on_run(run)

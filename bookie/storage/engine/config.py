@@ -6,8 +6,9 @@ Memory:
 
 - ``arenas * segment_bytes`` for received entries and for reads of recent ones (192 MiB by default);
 - about 250 bytes for each run in the arenas, at most ``arenas * segment_records_max`` runs;
-- about 400 bytes for each ledger state in memory. There are at most ``ledgers_max`` states, plus those that
-  cannot leave memory: a request uses the state, the index does not have it yet, or it has runs in an arena;
+- about 400 bytes for each ledger state in memory. There are at most ``ledgers_max`` states, plus the states
+  that cannot leave memory: a request uses the state, the index does not have it yet, or it has runs in an
+  arena;
 - ``read_cache_bytes`` for entries that were read from files;
 - about 300 bytes for each run that is being rewritten; compaction rewrites about ``log_runs_max`` at a time;
 - about 20 MiB for the buffers of the index;
@@ -107,7 +108,7 @@ class StorageConfig:
     collect_interval_s: float = 3600.0
     """Seconds between two searches for ledgers that the metadata store no longer has."""
     disk_full_retry_s: float = 1.0
-    """Seconds until the bookie tries again whether a full disk has room for a segment."""
+    """If the disk is full, seconds until the bookie checks again whether it has room for a segment."""
 
     disk_warning_ratio: float = 0.9
     """If the disk is fuller than this, the bookie logs a warning and asks for collection and compaction."""
@@ -119,7 +120,8 @@ class StorageConfig:
     If ``disk_reserve_bytes`` is the larger bound, the bookie accepts them once this reserve is free, plus the
     difference of the two ratios."""
     disk_reserve_bytes: int = 512 * MIB
-    """If fewer bytes than this are free, the bookie refuses ordinary adds, however large the disk is."""
+    """If fewer bytes than this are free, the bookie refuses ordinary adds, no matter how large the disk
+    is."""
     limbo_bytes_per_s: int = 32 * MIB
     """The highest rate at which the bookie copies lost entries from other bookies."""
     ballast_bytes: int = BALLAST_BYTES

@@ -141,8 +141,8 @@ class StorageDirectory:
         """Read the cookie's bytes in the journal's own directory; None if that directory or its cookie is
         missing.
 
-        The generation of this cookie may differ from that of the other cookie, because the two are replaced
-        one after the other, and because one of the directories may have been rolled back.
+        The generation of this cookie may differ from the generation of the other cookie, because the two are
+        replaced one after the other, and because one of the directories may have been rolled back.
         """
         if self._journal_directory is None:
             return None
@@ -188,7 +188,9 @@ class StorageDirectory:
             return StorageCorrupt(f"{path}/cookie", None, why)
 
         fields = decode_record_untrusted(cookie, "cookie", corrupt)
-        return f"{path} has that of bookie {fields.get('id', str)}, instance {fields.get('instance', str)}"
+        return (
+            f"{path} has the cookie of bookie {fields.get('id', str)}, instance {fields.get('instance', str)}"
+        )
 
     async def _has_segments(self) -> bool:
         try:
@@ -244,7 +246,7 @@ class StorageDirectory:
 
         Args:
             cookie: The identity of the bookie.
-            marks: The loss marks. None: those of a bookie that has never lost anything.
+            marks: The loss marks. None: the marks of a bookie that has never lost anything.
 
         Raises:
             StorageError: The directory has a cookie already, or has data.

@@ -95,7 +95,7 @@ class Engine:
         self._checkpointer = checkpointer
         self.compactor = compactor
         self.collector = collector
-        """None if there is no deletion oracle to say which ledgers are gone."""
+        """None if no deletion oracle says which ledgers are gone."""
         self.scrubber = scrubber
         """Finds damaged runs on the disk, and stores their entries again."""
         self.replacer = replacer
@@ -174,7 +174,7 @@ class Engine:
         await self._journal.wait_durable(position)
 
     def on_durable(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` whenever ``durable_position`` has moved. It must not raise."""
+        """Call ``callback`` each time after ``durable_position`` has moved. It must not raise."""
         self._journal.on_durable(callback)
 
     def remove_on_durable(self, callback: Callable[[], None]) -> None:
@@ -318,8 +318,8 @@ class Engine:
     ) -> ListResult:
         """List the stored entries among first..last of the ledger, as up to ``pairs_max`` ranges.
 
-        One call works for a fraction of a second, however long the ledger is. ``through`` says how far the
-        list reaches; ask again from ``through + 1`` on for the rest. If the status is OK and there is no
+        One call takes only a fraction of a second, no matter how long the ledger is. ``through`` says how far
+        the list reaches; ask again from ``through + 1`` on for the rest. If the status is OK and there is no
         range at all, the list is complete through ``last``."""
         try:
             state = self._living(ledger_id)

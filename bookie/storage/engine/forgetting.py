@@ -3,7 +3,7 @@
 A *run* is a frame of entries of one ledger, stored in one piece.
 
 A read asks the index first and memory second (``bookie.storage.engine.reader``). Suppose that a run enters
-the index after the first look and leaves memory before the second. Then neither look would find the run, and
+the index after the first look and leaves memory before the second. Then both looks would miss the run, and
 the bookie would deny an entry that it has (rule 8). Two measures prevent that:
 
 ``given_up`` grows before the first run is forgotten. The reader notes ``given_up`` before it asks the index,

@@ -22,7 +22,7 @@ from ledgerlog.limits import LEDGER_KEY_BYTES
 
 
 class FoundLedgers:
-    """The ledger states that result from a file's facts, starting from those in the index."""
+    """The ledger states that result from a file's facts, starting from the states in the index."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         # No journal is running here. A fence is durable because a file has it.

@@ -2,7 +2,7 @@
 
 Every kind of add brings a LAC. The adder puts the LAC into the ledger's state and wakes the waiters whose
 entry it has reached. Waiters are kept by ledger, in the order of the entries that they wait for. So an add
-costs one look into a dictionary, and one more if the ledger has waiters, however many they are.
+costs one look into a dictionary, and one more if the ledger has waiters, no matter how many.
 """
 
 from __future__ import annotations

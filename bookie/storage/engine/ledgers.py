@@ -80,7 +80,7 @@ class LedgerTable:
         self.loaded: OrderedDict[int, BookieLedger] = OrderedDict()
         """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
-        """How many times since the last ``save`` a state came into memory and the sweep could evict no
+        """The number of states that came into memory since the last ``save`` while the sweep could evict no
         other."""
         self._catalogue = catalogue
         self._maximum = maximum
@@ -99,7 +99,7 @@ class LedgerTable:
         """Return the state of a ledger; None if the ledger is unknown.
 
         Raises:
-            StorageError: The index cannot be read, or it is not settled whether the ledger is gone.
+            StorageError: The index cannot be read, or the ledger is just being noted as gone.
         """
         state = self.loaded.get(ledger_id)
         if state is None:
@@ -141,7 +141,7 @@ class LedgerTable:
             self._on_crowded()
 
     def _sweep(self, count: int) -> int:
-        """Look at the ``count`` oldest states and evict those that may leave. Return how many left."""
+        """Look at the ``count`` oldest states and evict the states that may leave. Return how many left."""
         loaded, durable = self.loaded, self._durable()
         evicted = 0
         for _ in range(min(count, len(loaded))):

@@ -220,7 +220,7 @@ async def _open_ground(
     try:
         catalogue = Catalogue(index)
         if catalogue.instance_now() != instance:
-            raise StorageCorrupt(index.path, None, f"the index is not that of bookie instance {instance}")
+            raise StorageCorrupt(index.path, None, f"the index does not belong to bookie instance {instance}")
         yield _Ground(directory, recycler, files, pool, index, catalogue, new_nonce)
     finally:
         with trio.CancelScope(shield=True):
@@ -431,8 +431,8 @@ async def _next_segment(
     files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
 ) -> JournalSegment:
     """Return the segment to continue in: a prepared one that was never written to, or a new one of ``size``
-    bytes. On a full disk a new segment is smaller, because a bookie that cannot start can neither serve reads
-    nor free space."""
+    bytes. On a full disk a new segment is smaller, because a bookie that cannot start cannot serve reads or
+    free space."""
     number = replayed.next_segment
     if replayed.pristine:
         header, *more = replayed.pristine

@@ -389,7 +389,7 @@ class Reader:
     ) -> int:
         """Examine the runs from the first entry on, until the examination has no more room.
 
-        This neither uses nor fills the read cache, because the bytes on the disk must be checked. It fetches
+        This does not use or fill the read cache, because the bytes on the disk must be checked. It fetches
         about ``fetch_bytes`` at once.
 
         Returns:

@@ -5,9 +5,9 @@
                                           ---> its runs leave the ledgers' memory, the arena is free
 
 A bookie with a write cache writes every entry once. A crash loses the entries that were not flushed. The
-unclean bit (``bookie.core.loss_marks``) tells the next start so, and the bookie comes back through limbo. The
-cache takes entries only: fences go to the journal, and so does the first add of each ledger, because it
-brings the ledger's key.
+unclean bit (``bookie.core.loss_marks``) tells the next start about this, and the bookie comes back through
+limbo. The cache takes entries only: fences go to the journal, and so does the first add of each ledger,
+because it brings the ledger's key.
 
 **Addresses.** A *run* is a frame of entries of one ledger, stored in one piece. A run in memory names its
 arena by a number that no file has, from ``_FIRST_NUMBER`` on. Readers find the arena in ``residents``, like
@@ -142,7 +142,7 @@ class WriteCache:
         active.runs.append(run)
 
     def _roll(self) -> bool:
-        """Go on in the next arena. Return False if no next arena is ready."""
+        """Continue in the next arena. Return False if no next arena is ready."""
         if self._next is None:
             return False
         self._sealed.append(self._active)

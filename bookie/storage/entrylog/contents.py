@@ -3,14 +3,14 @@ index.
 
 The records of a sound file tell everything: its runs (frames of entries of one ledger), the ledgers that the
 records are about, and in an entry log, the replaced files. If the file is damaged, the bookie gets all three
-from elsewhere:
+from other sources:
 
     runs       The rows of the index that name the file, for each ledger that uses it. A run without a row
                does not count: its ledger is deleted, or its entries were stored again elsewhere.
     ledgers    Every ledger that the index knows as fenced or deleted. The damaged part may hold the only
                record of any of them besides the index. Other lost records only raised LACs and LAFRs. These
                are lower bounds, so it is safe to forget them.
-    replaced   Every file number that has neither a file nor a row. A file disappears only if another file
+    replaced   Every file number without a file and without a row. A file disappears only if another file
                replaces it.
 
 You can trust these rows, because a bookie does not run on an index that lost rows. This module does not check
@@ -121,7 +121,7 @@ class FileContents:
         return found
 
     async def _absent(self) -> FileSet:
-        """Return the file numbers below the newest that have neither a file nor a row."""
+        """Return the file numbers below the newest that have no file and no row."""
         segments, logs = await self._files.segments.numbers(), await self._files.logs.numbers()
         segments += [row.file for row in await self._catalogue.segments()]
         logs += [-row.file for row in await self._catalogue.logs()]

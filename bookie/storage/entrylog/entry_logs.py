@@ -4,7 +4,7 @@ A log is written in pieces of ``_PIECE_BYTES``, under a temporary name. When the
 files with such names. Each piece is durable when its write returns. The header is written last, and then the
 log gets its final name, durably. So a log under its final name is complete.
 
-A log's number is one more than that of the previous log. It is chosen together with the final name. So
+A log's number is one more than the number of the previous log. It is chosen together with the final name. So
 writing leaves no gaps in the numbers, even if several logs are written at once, or if some are abandoned.
 
 The size of a log is known before its first byte is written. The writer allocates all of it at once, so a full
@@ -166,8 +166,8 @@ class EntryLogFiles:
         """Write a new log that holds these ledgers and their runs.
 
         Args:
-            level: How often the entries were merged with those of other files.
-            replaced: The files that the log replaces, and the files that those had replaced.
+            level: How often the entries were merged with entries of other files.
+            replaced: The files that the log replaces, and the files that those files had replaced.
             ledgers: The state of each ledger. It contains every ledger that has a run.
             runs: The runs, sorted by ledger and first entry id.
             usage: The bytes of runs, by ledger.
@@ -210,8 +210,8 @@ class EntryLogFiles:
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
         except (UnreadableSource, DiskFull):
-            # The disk still works. A flush that finds no room is tried again every second, so free now what
-            # this attempt took.
+            # The disk still works. A flush that finds no room is tried again every second, so free now the
+            # space that this attempt took.
             with contextlib.suppress(FileMissing):  # The file may have its final name already.
                 await self.disk.unlink(unfinished)
             raise
@@ -240,7 +240,7 @@ class EntryLogFiles:
         return header
 
     async def read_replaced(self, number: int) -> FileSet:
-        """Return the files that a log replaced, and the files that those had replaced."""
+        """Return the files that a log replaced, and the files that those files had replaced."""
         async with aclosing(self.facts(number)) as facts:
             async for fact in facts:
                 if isinstance(fact, Replaces):
@@ -360,7 +360,7 @@ async def _write_ledgers(
     begun = -1
 
     async def begin(ledger_id: int) -> None:
-        """Put the LEDGER records up to and including that of ``ledger_id``."""
+        """Put the LEDGER records up to and including the record of ``ledger_id``."""
         nonlocal begun
         while begun < ledger_id:
             following = next(waiting, None)

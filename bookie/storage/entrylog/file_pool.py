@@ -3,7 +3,7 @@
 A *run* is a frame of entries of one ledger, stored in one piece. A run names its file by one number: a
 segment of the journal by its own number, an entry log by its negative number. ``FilePool`` opens a file when
 a read asks for it and keeps it open. If more than ``_OPEN_FILES_MAX`` are open, it closes the least recently
-used ones, but never one that a read is using.
+used files, but never a file that a read is using.
 
 **Retiring.** If the entries of a file were written again elsewhere, the file is removed. But a read may have
 found the file in the index already, and may open it soon. So each read runs within ``reading``, and

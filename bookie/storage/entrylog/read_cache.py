@@ -1,4 +1,4 @@
-"""A cache of entries from files, for clients that read on or read the same entries again.
+"""A cache of entries from files, for clients that read the next entries or read the same entries again.
 
 A frame on the disk holds up to some hundreds of entries. Suppose that a client asks for one entry after the
 other. Without the cache, the bookie would read and verify the whole frame for each entry. For each run (a
@@ -26,7 +26,7 @@ class ReadCache:
         self._frames: OrderedDict[tuple[int, int], tuple[int, bytes | Entries]] = OrderedDict()
 
     def get(self, run: EntryRun) -> bytes | Entries | None:
-        """Return the run's verified entries, or its raw frame; None if the cache has neither."""
+        """Return the run's verified entries, or its raw frame. None: the cache does not have the run."""
         key = (run.file, run.offset)
         found = self._frames.get(key)
         if found is None:

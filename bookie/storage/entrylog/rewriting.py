@@ -155,10 +155,10 @@ class Rewriter:
 
         Args:
             sources: The rows of the files.
-            runs: The runs of the files, without those that the index no longer names.
+            runs: The runs of the files, without runs that the index no longer names.
             marked: Ledgers with records other than adds in the files.
-            level: How often the entries were merged with those of other files.
-            replaced: The files, and the files that those had replaced.
+            level: How often the entries were merged with entries of other files.
+            replaced: The files, and the files that those files had replaced.
             fetch: Reads the frames of runs from the files.
             pace: Limits the speed of writing; None for no limit.
 

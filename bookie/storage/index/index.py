@@ -74,8 +74,8 @@ class Index(Protocol):
         ...
 
     async def write(self, rows: Sequence[Change]) -> None:
-        """Put all rows atomically and durably, and remove those with the value None. If a key changes twice,
-        the last change counts."""
+        """Put all rows atomically and durably, and remove the rows with the value None. If a key changes
+        twice, the last change counts."""
         ...
 
     async def refresh(self) -> None:

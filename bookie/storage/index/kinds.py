@@ -88,7 +88,7 @@ def default_kind() -> IndexKind:
     """Return the kind of a new index.
 
     Raises:
-        StorageError: The package of neither kind can be imported.
+        StorageError: No kind has a package that can be imported.
     """
     failures = []
     for kind in KINDS:
@@ -99,8 +99,8 @@ def default_kind() -> IndexKind:
         else:
             return kind
     raise StorageError(
-        f"a bookie needs a store for its index, but no store can be imported: {', nor '.join(failures)}. "
-        f"{how_to_install(ROCKSDB.package)}"
+        "a bookie needs a store for its index, but none of these can be imported: "
+        f"{', '.join(failures)}. {how_to_install(ROCKSDB.package)}"
     )
 
 

@@ -46,7 +46,7 @@ _DAMAGED = (os.strerror(errno.EINVAL), os.strerror(errno.ENOENT))
 """LevelDB's words for a table that is empty (LevelDB cannot map an empty table into memory) or missing."""
 _LOCKED = os.strerror(errno.EAGAIN)
 _OF_THE_MANIFEST = "descriptor"
-"""LevelDB's word for its manifest in messages that do not name the file."""
+"""LevelDB's name for its manifest in messages that do not name the file."""
 
 
 class LevelDb:

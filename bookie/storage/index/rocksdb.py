@@ -8,7 +8,7 @@ durable. It is durable when ``write`` returns. A write never waits inside RocksD
 
 **Damage.** RocksDB verifies the checksum of each block that it reads, and an iterator that meets damage ends
 with an error (``status``). On opening, ``paranoid_checks`` verifies the manifest, the names and sizes of all
-tables, and RocksDB's log. RocksDB takes the first bad record of its log for the record that was being written
+tables, and RocksDB's log. RocksDB treats the first bad record of its log as the record that was being written
 when the power failed. The index then ends before that record, as if the log had been cut there. The engine
 notices if the journal does not reach back so far (``Index.if_behind``).
 
@@ -53,8 +53,8 @@ _EXISTS = "error_if_exists"
 _LOCKED = (os.strerror(errno.EAGAIN), os.strerror(errno.ENOLCK))
 _MISSING = os.strerror(errno.ENOENT)
 _DAMAGED = ("Corruption", "Invalid argument", "Not implemented", "NotFound")
-"""How RocksDB's messages about damage begin. "Corruption" is the usual one. The others come if a manifest or
-a table can be read, but names something that does not exist."""
+"""The first words of RocksDB's messages about damage. "Corruption" is the usual one. The others come if a
+manifest or a table can be read, but names something that does not exist."""
 
 
 class RocksDb:

@@ -1,12 +1,13 @@
 """The index capability on a key-value store in a directory: LevelDB or RocksDB.
 
-``StoredIndex`` does what does not depend on the store: threads, the tally of batches, and opening the store
-again. A ``Store`` opens a ``Database``, whose calls are synchronous. The modules ``leveldb`` and ``rocksdb``
-each have a ``Store`` and a ``Database``. Only these modules know their library and translate its exceptions.
+``StoredIndex`` does everything that does not depend on the store: threads, the tally of batches, and opening
+the store again. A ``Store`` opens a ``Database``, whose calls are synchronous. The modules ``leveldb`` and
+``rocksdb`` each have a ``Store`` and a ``Database``. Only these modules know their library and translate its
+exceptions.
 
 Every call that may touch the disk runs in a thread. A batch needs one hop to a thread. Every batch is synced
 before ``write`` returns. If several batches were unsynced, at best only the first few of them would survive a
-power cut. If the store changed its log file in between, not even that is sure.
+power cut. If the store changed its log file in between, even that is not certain.
 
 **Damage.** Reads verify the checksums of blocks, and opening fails if the log or the manifest is damaged.
 ``bookie.storage.index.tally`` detects the damage that a store mistakes for the normal end of a file.
@@ -101,7 +102,7 @@ class Store(Protocol):
 
 @attrs.define
 class _Opened:
-    """An open database, and which batches it has."""
+    """An open database, and the tally of its batches."""
 
     database: Database
     tally: Tally

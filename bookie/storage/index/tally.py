@@ -43,7 +43,7 @@ _SINCE = struct.Struct("<QI")
 
 @attrs.frozen
 class Tally:
-    """The tally rows of an index: it has those of the batches after ``since``, up to ``newest``."""
+    """The tally rows of an index: it has the rows of the batches after ``since``, up to ``newest``."""
 
     since: int = 0
     """The number of the last batch whose tally row was removed."""

@@ -58,7 +58,7 @@ class Journal:
         arenas: The memory of segments.
         config: The limits and the pauses.
         active: The current segment. Its START block is durable.
-        commit: The group commit. Its image is that of ``active``.
+        commit: The group commit. Its image belongs to ``active``.
         new_nonce: Makes the nonce of a new segment, 16 random bytes.
     """
 
@@ -95,7 +95,7 @@ class Journal:
         segments park here. A block that becomes durable does not wake them, because they would have nothing
         to do."""
         self.room = trio.lowlevel.ParkingLot()
-        """Woken whenever ``has_room`` may have turned true."""
+        """Woken each time ``has_room`` may have turned true."""
         self.files_changed = trio.Event()
         """Set, and replaced by another event, when a file of entries is begun, filled or rewritten."""
         self._disk = disk

@@ -3,7 +3,7 @@
 ``bookie.storage.entrylog.file_pool`` reads single entries from them.
 
 A new segment is made under a name that a start ignores. The file gets its size and its header. Only then does
-it get its real name, durably. So whatever happened, every segment has its full size and a valid header.
+it get its real name, durably. So every segment has its full size and a valid header, even after a crash.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SegmentFiles:
 
         Args:
             number: The segment's number.
-            view: The segment's memory, as large as the file is to be.
+            view: The segment's memory, as large as the new file.
             nonce: 16 random bytes.
             is_last_resort: Whether the file may take room that is kept for other files.
 

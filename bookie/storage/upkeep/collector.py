@@ -14,7 +14,7 @@ of them that is still gone.
 A ledger is deleted in steps. Each step may be repeated after a crash:
 
     1  write a DELETE record to the journal and wait until it is durable. It fences the ledger for good: the
-       bookie refuses all its adds, recovery adds included, and may never forget that (rule 4)
+       bookie refuses all its adds, recovery adds included, and must never forget that (rule 4)
     2  mark the state as deleted, in memory and in the index: from now on reads find nothing
     3  subtract the ledger from the live bytes of the files with its runs (frames of its entries); compaction
        frees the space later
@@ -215,7 +215,7 @@ class Collector:
             logger,
             LEDGERS_GONE,
             "collection: %(gone)d of %(held)d ledgers are gone from the metadata store, first=%(first)d "
-            "last=%(last)d; they are deleted if the next pass finds the same. If nobody deleted these "
+            "last=%(last)d; they are deleted if the next pass finds the same. If no client deleted these "
             "ledgers, check the metadata store now",
             gone=len(fresh),
             held=held,

@@ -19,11 +19,11 @@ the file is rewritten, and the corruption disappears with the old file. If a liv
 may be the only trace of its entries. Then the file stays unchanged until the index no longer names that run,
 and the bookie logs the damage. If the index could not be read, each round tries again. A client that reads a
 damaged entry gets CORRUPT, and reads the entry from another bookie. If a file is known to hold corruption
-(``suspect``), it is rewritten as soon as possible, however much of it is live. The reason: while the file
-exists, the index cannot be rebuilt from the files.
+(``suspect``), it is rewritten as soon as possible, no matter how much of it is live. The reason: while the
+file exists, the index cannot be rebuilt from the files.
 
 A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
-that the journal still needs. Nor does it touch a *held* file (``hold``, ``holding``): one of its runs is
+that the journal still needs. It also does not touch a *held* file (``hold``, ``holding``): one of its runs is
 damaged, and the copies that replace the run are not indexed yet (``bookie.storage.upkeep.replacing``).
 """
 

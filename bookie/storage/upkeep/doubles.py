@@ -13,16 +13,16 @@ the entry stays.
 
 After a crash that lost a part of the copies, two runs with the same first id may be left, but only one of
 them can have the row. For each of the two, ask: would this run and the runs with other first ids hold every
-entry? If only one of the two passes, it gets the row. If both pass, the newer one gets the row. If neither
-passes, the files are damaged. There is one exception: if this bookie's loss is marked, the bookie denies
-nothing anyway. Then the run with most entries gets the row.
+entry? If only one of the two passes, it gets the row. If both pass, the newer one gets the row. If both fail,
+the files are damaged. There is one exception: if this bookie's loss is marked, the bookie denies nothing
+anyway. Then the run with most entries gets the row.
 
 **Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
 was written to a later segment. If a run was later moved to an entry log, the last segment that the log
 replaced counts instead. If both runs are in logs that replaced the same last segment, the copy is in the
-later log. In one case nobody can tell which run is newer: the entries stayed in a segment, and the bookie was
-configured not to write data to its journal before it made the copy. Then the damaged run may keep its row.
-Scrubbing finds the damaged run and restores its entries again.
+later log. In one case it is impossible to tell which run is newer: the entries stayed in a segment, and the
+bookie was configured not to write data to its journal before it made the copy. Then the damaged run may keep
+its row. Scrubbing finds the damaged run and restores its entries again.
 
 The search goes through all rows once, in order. In memory it holds the runs that end after the beginning of
 the next run, and the doubles among them.

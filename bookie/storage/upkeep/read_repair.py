@@ -11,8 +11,8 @@ verdict, so nothing gets between the look and the append (rule 3).
 
 **Conflicts.** The head of a frame has its own checksum. If the head is sound, it gives the digest of each
 entry, even if the payload is damaged. If an add has another digest for such an entry, that is a conflict
-(rule 6). If the head is damaged, an entry still counts as stored if its payload matches its digest. If an
-entry has neither a sound head nor a matching payload, the add replaces it.
+(rule 6). If the head is damaged, an entry still counts as stored if its payload matches its digest. If the
+head is damaged and the payload does not match, the add replaces the entry.
 
 **The replacing run** (``bookie.storage.upkeep.replacing``) holds every entry of the damaged run. If one frame
 is too small, several runs replace it. Each entry comes from one of these:
@@ -22,7 +22,7 @@ is too small, several runs replace it. Each entry comes from one of these:
 - the damaged run even if the entry is damaged there: its bytes and its digest are copied, although they do
   not match. So the entry still counts as damaged until an add brings it.
 
-If the frame does not say what an entry was, or its bytes cannot be read, the entry can be neither copied nor
+If the frame does not say what an entry was, or its bytes cannot be read, the entry cannot be copied or
 replaced. Then nothing is replaced and the add is refused. Otherwise the entry would lose its row in the
 index, and the bookie would deny an entry that it has stored. Scrubbing then has the whole run restored.
 
@@ -74,7 +74,7 @@ class Damaged:
 
     def replaced_by(self, brought: Entries) -> Entries | None:
         """Return the entries of the replacing run. If ``brought`` has an entry, use that copy; otherwise use
-        the stored one. Return None if neither has some entry, or if the ids are unknown."""
+        the stored one. Return None if an entry is missing from both, or if the ids are unknown."""
         if self.ids is None:
             return None
         payloads = dict(zip(brought.ids, zip(brought.digests, brought.payloads(), strict=True), strict=True))

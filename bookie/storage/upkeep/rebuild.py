@@ -22,9 +22,9 @@ the index names the copy. Corruption in a head, or in a record that is not an AD
 existed. Then the rebuild fails.
 
 A START record says where the torn last block of the previous segment was cut. The START record helps only
-while its own segment exists. Without an index, nobody can notice the loss of the newest segments or logs. If
-all segments are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or none. Then call
-``rebuild_index`` again.
+while its own segment exists. Without an index, the bookie cannot notice the loss of the newest segments or
+logs. If all segments are lost, the rebuild fails. If a rebuild crashes, it leaves the old index or none. Then
+call ``rebuild_index`` again.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ async def _follow(
     *,
     on_read: Callable[[], None],
 ) -> tuple[int, ReplayStart]:
-    """Add the segments' records to the index. Return the number of runs, and where the journal continues.
+    """Add the segments' records to the index. Return the number of runs, and the place where the journal
+    continues.
 
     ``on_read`` is called after each segment.
     """

@@ -266,7 +266,7 @@ class Scrubber:
         """
         assert parts[0].first == rotten.run.first
         assert parts[-1].last >= rotten.run.last or lac < rotten.run.last, (
-            "only what the ledger lacks may lack"
+            "the parts hold all entries of the run up to the ledger's end"
         )
         async with self._restoring, self._compactor.holding(rotten.run.file):
             return await self._restore(rotten.run, parts, lac=lac, lafr=lafr)

@@ -5,8 +5,8 @@ index does not know it. A start *takes over* each valid log that the index does 
 of the log's runs (frames of entries), and deletes the rows of the files that the log replaced. This finishes
 the interrupted work (``bookie.storage.entrylog.rewriting``). Then the start removes files that some log
 replaced and the index does not know. If such a file is a segment, the start removes it after replay has moved
-the mark past it. If a file is neither in the index nor replaced by any log, the bookie cannot judge it: it
-keeps the file and logs a warning.
+the mark past it. If a file is not in the index and no log replaced it, the bookie cannot judge it: it keeps
+the file and logs a warning.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def take_over_log(
         passes_rot: Whether to take over runs with damaged payloads too.
 
     Returns:
-        The number of runs that were taken over. Runs of deleted ledgers are not.
+        The number of runs that were taken over. Runs of deleted ledgers do not count.
     """
     path = logs.path(number)
     header = await logs.read_header(number)

@@ -223,7 +223,7 @@ def _exact_float(text: str) -> Any:
 
 
 def key_digest(key: bytes) -> bytes:
-    """Return the digest that stands for a key in tables."""
+    """Return the digest that replaces a key in tables."""
     return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 

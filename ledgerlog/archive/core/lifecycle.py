@@ -1,4 +1,4 @@
-"""What may be archived, deleted or merged now: decisions about one log.
+"""Decisions about one log: which ledgers and files may be archived, deleted or merged now.
 
 An archived ledger goes through four states. Any job may carry out a step, and repeat it. A step needs only
 the facts in the metadata store.

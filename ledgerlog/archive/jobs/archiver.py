@@ -1,7 +1,7 @@
 """Archiving one log: the steps that ``archive.core.lifecycle`` plans.
 
-The metadata store has a *record* for each archived file: the file's URL, its digest and its ledgers. "The
-file's record" below is this one. "The log's record" has the log's list of ledgers.
+The metadata store has a *record* for each archived file: the file's URL, its digest and its ledgers. Below,
+"the file's record" means this record. "The log's record" has the log's list of ledgers.
 
 A job may crash at any moment of a step. A later run then finishes the step.
 
@@ -9,10 +9,10 @@ A job may crash at any moment of a step. A later run then finishes the step.
                  say yes, leave the ledger to auto-recovery.
               2  Read the entries, and write them to a temporary file.
               3  Give the file its name.
-              4  Read the whole file again, and check that it is what was written.
+              4  Read the whole file again, and check that it has the content that was written.
               5  Create the file's record. The same transaction checks that the log's record has not changed
                  since the job found the ledger in its list.
-    give up   1  Read the whole file again, and check that it is what was recorded.
+    give up   1  Read the whole file again, and check that it has the recorded content.
               2  Delete the ledger's metadata, in a transaction that checks the file's record.
     withdraw     If step 1 of "give up" finds the file gone or damaged, and bookies give all entries: delete
                  the file's record, in a transaction that checks the ledger's metadata. A later step copies
@@ -23,13 +23,13 @@ A job may crash at any moment of a step. A later run then finishes the step.
     clean        Delete files in the log's directory that no record names (``archive.jobs.cleaning``).
 
 A destination that is not mounted looks as if its files were gone. So the first job leaves a *marker* at the
-destination, a small file (``archive.jobs.claiming``). A step believes what it sees of a file only if this
+destination, a small file (``archive.jobs.claiming``). A step trusts what it reads of a file only if this
 marker is there. "Copy" checks the marker after step 4. "Give up" checks the marker before and after step 1.
 "Retire" checks the marker before it deletes the file, and again if there is no file to delete.
 
 A crash before step 5 of "copy" leaves a file that no record names; "clean" deletes this file. After a crash
 at any other moment, the next plan continues from the state that is left. Two jobs at the same time do some
-work twice. If both copy one ledger, the first record stands, and the second job deletes its own file.
+work twice. If both copy one ledger, the first record stays, and the second job deletes its own file.
 
 Each step reports its progress to ``environment.mark``, under names that begin with "archive:". Tests inject
 faults there.
@@ -89,7 +89,7 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class ArchiveStep:
-    """What a job did about one ledger, or one file."""
+    """The result of one step of a job, about one ledger or one file."""
 
     what: str
     """What happened: ``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted``,
@@ -110,7 +110,7 @@ class ArchiveStep:
 
 @attrs.frozen(kw_only=True)
 class LogState:
-    """What the metadata store says about a log and its archive."""
+    """The content of the metadata store about a log and its archive."""
 
     metadata: LogMetadata | None
     """The record of the log; None if the log is gone."""
@@ -284,7 +284,7 @@ class Archiver:
         )
 
     def plan(self, state: LogState) -> ArchivePlan:
-        """Decide what may be done now."""
+        """Decide which steps may be done now."""
         return plan_archive(
             state.metadata,
             [record for record, _ in state.records],
@@ -307,8 +307,9 @@ class Archiver:
 
         Raises:
             ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
-            ArchiveCorrupt: The new file is not what was written, or another job archived other records.
-            EntryCorrupt: The ledger's entries are not those that the log counts.
+            ArchiveCorrupt: The new file does not have the content that was written, or another job archived
+                other records.
+            EntryCorrupt: The ledger's entries are not the entries that the log counts.
             MetadataUnavailable: The metadata store did not answer. The ledger is not archived by this call.
             MetadataOutcomeUnknown: The ledger may be archived or not. Run the job again.
         """
@@ -400,7 +401,7 @@ class Archiver:
 
         Raises:
             ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
-            ArchiveCorrupt: The file is not what was written.
+            ArchiveCorrupt: The file does not have the content that was written.
         """
         try:
             return await self._write_file(ledgers, pages, compacted=compacted, has_attributes=False)
@@ -689,13 +690,17 @@ class Archiver:
         """Check that a record names a file of this log and this cluster.
 
         Raises:
-            ArchiveCorrupt: It does not.
+            ArchiveCorrupt: It names another file.
         """
         _, name = self._destinations.name_of_record(record)
         directory = name.partition("/")[0]
         if directory != self.directory:
             raise ArchiveCorrupt(
-                record.file, f"its record names a file in {directory}, and this log's are in {self.directory}"
+                record.file,
+                (
+                    f"its record names a file in {directory}, but the files of this log are in "
+                    f"{self.directory}"
+                ),
             )
 
     async def expect_answer_after(self, failure: LedgerLogError) -> None:
@@ -762,7 +767,7 @@ class _Writing:
 
         Raises:
             ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
-            ArchiveCorrupt: The file is not what was written.
+            ArchiveCorrupt: The file does not have the content that was written.
         """
         archiver, writer = self._archiver, self._writer
         facts: Facts = await self._run(writer.close, is_for_all=True)

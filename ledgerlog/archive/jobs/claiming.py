@@ -111,8 +111,8 @@ class Markers:
             accept: Make a new marker even if the destination's marker is missing.
 
         Returns:
-            What the store says about the destination. Its files are found at its ``url``, which is the same
-            place as ``destination``.
+            The store's record of the destination. The files are at its ``url``, which is the same place as
+            ``destination``.
 
         Raises:
             ArchiveUnavailable: The marker is missing and ``accept`` is not set, or the file system failed. Or
@@ -136,8 +136,8 @@ class Markers:
             except ArchiveUnavailable:
                 if not accept:
                     raise
-                # Go on, even if the marker has other contents: ``_make`` makes a new one. If the file system
-                # failed, ``_make`` fails too.
+                # Continue, even if the marker has other contents: ``_make`` makes a new one. If the file
+                # system failed, ``_make`` fails too.
             if vouching is not None:
                 place = await self._addressed(destination, vouching)
                 if place is None:
@@ -181,7 +181,7 @@ class Markers:
     ) -> ArchiveDestination | None:
         """Return the record of a destination with its id and its URL; None if another job has changed it.
 
-        If it has none, this job says how the destination is reached.
+        If the record has no URL, this job writes its own URL into it.
 
         Raises:
             ArchiveUnavailable: The record has another URL. These may be two places, although the marker is at
@@ -208,7 +208,7 @@ class Markers:
         async def write(_: bool) -> bool:
             try:
                 await self._places.write(place, version)
-            except CONFLICTS:  # After a lost answer, the caller finds what we wrote.
+            except CONFLICTS:  # After a lost answer, the caller finds our record.
                 return False
             return True
 
@@ -219,7 +219,8 @@ class Markers:
     ) -> ArchiveDestination | None:
         """Return the destination whose marker is there, or None.
 
-        Only ``known`` counts. If it is None, every known destination does that was not moved away.
+        Only ``known`` counts. If it is None, all known destinations count, except destinations that were
+        moved away.
         """
         everywhere = [] if known is not None else await self._places.all()
         candidates = [known] if known is not None else [each for each in everywhere if not each.moved_to]

@@ -48,7 +48,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     Args:
         archiver: The archive of the log.
         min_age_s: The age from which a file may be deleted, in seconds. 0: delete all files that no record
-            names, whatever they hold. Pass 0 only for logs that were deleted.
+            names, with any content. Pass 0 only for logs that were deleted.
 
     Returns:
         A step for each file that was ``cleaned`` or ``skipped``, or whose deletion ``failed``.

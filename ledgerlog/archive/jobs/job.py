@@ -88,7 +88,7 @@ async def archive_log(
     Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
     ``keep_copies_s`` ago. Delete files that are no longer needed. If one ledger fails, its step is
     ``failed``, and the other ledgers are still archived. You can call this again at any time, also after a
-    crash; it continues with what is left.
+    crash; it continues with the remaining work.
 
     Args:
         client: The cluster, for example ``cluster.client``.
@@ -196,8 +196,9 @@ async def retire_gone(
         )
         await archiver.claim(accept=accept_destination)
         await drop_table(archiver, table)
-        # Now delete the files that no record names, whatever their age. After the last record is deleted,
-        # no job looks here again. If a job is about to make a record, it finds no log and deletes its file.
+        # Now delete the files that no record names, no matter how old they are. After the last record is
+        # deleted, no job looks here again. If a job is about to make a record, it finds no log and deletes
+        # its file.
         for step in await clean(archiver, min_age_s=0):
             steps.tell(step)
         for record, _ in records:

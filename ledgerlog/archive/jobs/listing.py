@@ -1,4 +1,4 @@
-"""The archives of a cluster: where they are, and how much lies there."""
+"""The archives of a cluster: where they are, and how much they hold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ListedArchive:
 
 
 async def list_archives(client: LedgerClient) -> list[ListedArchive]:
-    """List the archives of a cluster, by URL. The destinations themselves are not asked.
+    """List the archives of a cluster, by URL. This sends no requests to the destinations.
 
     Args:
         client: The cluster.

@@ -1,18 +1,19 @@
 """Telling the cluster that an archive was moved to another disk, bucket or URL.
 
 Records of files have the id of a destination, and the store says at which URL the files of this id are. So a
-move changes one record, however many files there are:
+move changes one record, no matter how many files there are:
 
     1  Check that the new place has the marker of the archive, and every file that a record names. If the
-       marker is missing and was accepted, make another one then. So a place that lacks the files gets none.
+       marker is missing and the caller accepts that, make another marker, but only after this check. So a
+       place that lacks the files gets no marker.
     2  In one transaction, give the id to the new place, and write into the record of the old place that its
        archive was moved. Jobs that were told the old place then refuse.
     3  Look at the records again. A job may have made one between 1 and 2. Check its file, too.
     4  Records of version 0.1 have no id but a whole URL. Give each of them the id.
 
-You copy the files before. A job that makes a file meanwhile does not record it after step 2
+Copy the files before the move. If a job makes a file meanwhile, it does not record the file after step 2
 (``Archiver.check_place``). A crash leaves the archive at the old place, or at the new one with records that
-still have a whole URL. Run it again then.
+still have a whole URL. Run the move again then.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ async def move_archive(
 
     Args:
         client: The cluster.
-        source: The destination where the archive was. It need not be there any more.
+        source: The destination where the archive was. The old place need not exist any more.
         target: The destination where it is now: a directory, or a URL that ``pyarrow.fs`` knows.
         accept_destination: The target is the right place although the marker was not copied; make a new
             marker if the files are there.
@@ -63,7 +64,7 @@ async def move_archive(
     Returns:
         A ``moved`` step for each file. Or a ``failed`` step for each file that is not at the target or is
         damaged there; then nothing was changed. If a job made the file meanwhile, the archive was moved:
-        bring that file over, too, and run it again.
+        copy that file, too, and run the move again.
 
     Raises:
         InvalidArgument: There is no archive at ``source``, ``target`` holds another archive, or ``target``

@@ -77,7 +77,7 @@ async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None
     Raises:
         ArchiveUnavailable: A file cannot be read, or the destination failed, did not answer in time, or its
             marker is missing.
-        ArchiveCorrupt: A file is damaged, or the new one is not what was written.
+        ArchiveCorrupt: A file is damaged, or the new file does not have the content that was written.
     """
     ledgers = [ledger for record in group for ledger in record.ledgers]
     compacted = keeps is not None or any(record.compacted for record in group)
@@ -120,8 +120,8 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchivedFile) -> 
     Raises:
         ArchiveUnavailable: The new file is gone or cannot be read.
         ArchiveCorrupt: Another file is in the place of the new one.
-        MetadataUnavailable: The metadata store did not answer. The old files stand.
-        MetadataOutcomeUnknown: The old files stand, or the new one does.
+        MetadataUnavailable: The metadata store did not answer. The old files stay.
+        MetadataOutcomeUnknown: Either the old files or the new file are part of the log.
     """
     what = "compacted" if made.compacted else "merged"
     path = archive_path(archiver.incarnation, made.ledger_id)

@@ -1,6 +1,6 @@
 """The board of bookies: fold registrations, cookies and the figures of INFO replies into rows.
 
-Rates and latencies are differences of the figures over the last seconds. The figures are those of
+Rates and latencies are differences of the figures over the last seconds. The figures come from
 ``metrics.families``: a rate here shows the same as ``rate()`` of the metric in Prometheus. If a figure falls,
 the bookie has started again, and the differences begin again.
 """
@@ -111,7 +111,7 @@ class BookieBoard:
         self._judge(bookie_id, at_s)
 
     def on_draining(self, draining: Collection[BookieId]) -> None:
-        """Take the bookies to be emptied."""
+        """Take the bookies that operators want emptied."""
         self._draining = frozenset(draining)
 
     def is_there(self, bookie_id: BookieId) -> bool:

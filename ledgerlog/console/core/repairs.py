@@ -42,7 +42,8 @@ class RepairBoard:
 
     @property
     def shown(self) -> tuple[int, ...]:
-        """The ledgers whose tasks are shown: first those that a worker works on, then those with low ids."""
+        """The ledgers whose tasks are shown: first ledgers that a worker works on, then ledgers with low
+        ids."""
         waiting = self._waiting or ()
         at_work = [ledger_id for ledger_id in waiting if ledger_id in self._locks]
         others = (ledger_id for ledger_id in waiting if ledger_id not in self._locks)
@@ -85,7 +86,7 @@ class RepairBoard:
             workers: The workers by their tokens.
             audit: The auditor's record.
             settings: The settings in force.
-            draining: The bookies to be emptied.
+            draining: The bookies that operators want emptied.
             damaged: The records that cannot be read, each with the reason.
         """
         self._workers, self._audit = dict(workers), audit

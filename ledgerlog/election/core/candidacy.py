@@ -20,25 +20,25 @@ next task of the shell. The need stays the same until the task is done:
 * *Told.* The holder said over its connection that its term is over: it lost its session, or it left. Or the
   holder is an earlier registration of this process. The process stepped down while the store was away, so the
   node still exists, as long as the session lasts. The standby claims at once.
-* *Suspected.* The standby heard the holder lead this term, and hears it no more. This is only a guess, so the
-  standby waits: it claims only when ``tenure_ms`` have passed since it first saw the term, by its own clock.
-  A standby never suspects a holder that it has not heard: a connection that never worked (a wrong address, a
-  blocked port) says nothing about the holder.
+* *Suspected.* The standby heard the holder lead this term, but does not hear it any more. This is only a
+  guess, so the standby waits: it claims only when ``tenure_ms`` have passed since it first saw the term, by
+  its own clock. A standby never suspects a holder that it has not heard: a connection that never worked (a
+  wrong address, a blocked port) says nothing about the holder.
 * *Offered.* The holder cannot reach an ack quorum of bookies, and the record lists the bookies that the
   holder misses (``OutOfReach``). Only a standby that reaches enough of them claims, and it claims at once.
   See "Offers" below.
 
-A wrong guess deposes a leader that lives, and costs a takeover. A wrong guess is never unsafe. A claim is a
+A wrong guess deposes a living leader, and costs a takeover. A wrong guess is never unsafe. A claim is a
 compare-and-set, so each term has one holder. If a deposed holder still writes, the store that gets the writes
 must fence them. A log does so by itself, with its takeover.
 
 **Offers.** A leader that is cut off from the bookies does not know which bookies a standby reaches. It must
-not just give up: if the bookies themselves are down, the lead would only move from one helpless candidate to
-the next. So it keeps the lead, continues trying and *offers* the term, if another candidate is registered. If
-a candidate reaches enough of the missing bookies, it claims the next term. If the leader reaches an ack
-quorum again, it withdraws the offer. A deposed leader cannot win back the lead in this way, because the new
-term is not offered. A strict leader offers nothing: otherwise a standby would claim before the strict leader
-has stopped.
+not just give up: if the bookies themselves are down, the lead would only move from one candidate to the next,
+and none of them could write. So it keeps the lead, continues trying and *offers* the term, if another
+candidate is registered. If a candidate reaches enough of the missing bookies, it claims the next term. If the
+leader reaches an ack quorum again, it withdraws the offer. A deposed leader cannot win back the lead in this
+way, because the new term is not offered. A strict leader offers nothing: otherwise a standby would claim
+before the strict leader has stopped.
 
 **Duels.** If the connection between two candidates breaks again and again, they would depose each other
 forever. The *tenure* is the time for which others may not claim a term on suspicion. If a candidate was
@@ -277,11 +277,11 @@ class Candidacy:
         self._lead(claimed.term)
 
     def on_offered(self, record: ElectionState, version: int) -> None:
-        """Note that the record now has our offer, or has it no more."""
+        """Note that the record now has our offer, or no longer has it."""
         self.record, self.version = record, version
 
     def on_unsettled(self) -> None:
-        """Note that the write of a claim or an offer met a conflict, or that its answer was lost.
+        """Note that the write of a claim or an offer found a conflict, or that its answer was lost.
 
         The next look shows whether the write took effect.
         """

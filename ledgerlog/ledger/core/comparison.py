@@ -18,10 +18,10 @@ entry after the end of a closed ledger is due, even if bookies have some. No ent
 open ledger is due either: entries may be on their way, and the end is unknown until the ledger is closed. An
 entry is due on its whole write quorum even if only an ack quorum has it.
 
-**A certain fault** proves that this bookie has no sound copy of the entry. Only a certain fault may count
-against an entry (rule 8). For example, three bookies should have entry 7. The first lacks it, the second has
-a damaged copy, the third is silent. No sound copy was seen, but it is not certain that the entry is lost: the
-silent bookie may have it.
+**A certain fault** proves that this bookie has no sound copy of the entry. Only a certain fault may count as
+proof that an entry has no copy there (rule 8). For example, three bookies should have entry 7. The first
+lacks it, the second has a damaged copy, the third is silent. No sound copy was seen, but it is not certain
+that the entry is lost: the silent bookie may have it.
 
 **Limbo.** A bookie in limbo may have lost entries that it had (A.3). This casts doubt only on entries that
 the bookie does not name: it has every entry that it names. If a bookie was in limbo during one of its
@@ -77,7 +77,7 @@ def absence(negative: Negative) -> FaultKind:
 
 @attrs.frozen
 class CopyAsk:
-    """A question to a bookie: what does it have of entries ``first`` to ``last``?
+    """A question to a bookie: which of the entries ``first`` to ``last`` does it have?
 
     ``classes`` is 0 for a list; the answer to a list may go beyond ``last``. For a scrub it is the number of
     classes (``wire.scrub``)."""

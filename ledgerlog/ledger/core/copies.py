@@ -1,4 +1,4 @@
-"""Checking every copy of a ledger: compare what the bookies answer with what they should have.
+"""Checking every copy of a ledger: compare the answers of the bookies with the entries that they should have.
 
 The metadata say which bookies should have each entry. ``CopyCheck`` asks all these bookies, one window of
 entry ids after the other, and finds the copies that have faults. It can ask in two ways:
@@ -26,7 +26,7 @@ different write sets; ``copies_left`` is then the lowest count.
 **Diverging copies.** Bookies of one write set send sums of the digests of the same entries, block by block.
 If the sums or counts of a block differ, the check asks for the digest of each entry of the block. If several
 bookies have sound copies of an entry with different digests, the digests are votes. If one digest has the
-most votes, only the outvoted copies are diverging. If there is a tie, nobody knows which copy is right: all
+most votes, only the outvoted copies are diverging. If there is a tie, it is unknown which copy is right: all
 copies are diverging, and none counts as sound.
 
 **Memory** is bounded by the answers about one window, however long the ledger is.
@@ -122,7 +122,7 @@ def count_lacking(metadata: LedgerMetadata, faults: Iterable[CopyFault]) -> Iter
         changes.setdefault(fault.first_entry, Counter())[slot] += 1
         changes.setdefault(fault.last_entry + 1, Counter())[slot] -= 1
     open_runs: Counter[int] = Counter()
-    """How many faults of each slot the present entry is within: 0 or 1."""
+    """For each slot, the number of its faults that contain the present entry: 0 or 1."""
     for low, following in itertools.pairwise(sorted(changes)):
         open_runs.update(changes[low])
         slots = [slot for slot, runs in open_runs.items() if runs]
@@ -332,7 +332,7 @@ class CopyCheck:
         return side
 
     def _look(self) -> None:
-        """Go on to the next step if this one has nothing more to ask."""
+        """Begin the next step if this one has nothing more to ask."""
         while not self.is_done and all(
             side.ask is None and self._next_ask(side) is None for side in self._sides
         ):
@@ -443,8 +443,8 @@ class CopyCheck:
                 self._add(slot, kind, low, following - 1, faulty)
 
     def _add(self, slot: int, kind: FaultKind, low: int, high: int, faulty: Mapping[int, object]) -> None:
-        """Add a fault: those entries of low..high that the slot holds. ``faulty`` has all slots with faults
-        in this piece."""
+        """Add a fault of the slot: the entries of low..high that the slot holds. ``faulty`` has all slots
+        with faults in this piece."""
         holds, ensemble = self._replication.holds, self._replication.ensemble
         # Write sets repeat every ``ensemble`` entries.
         held = [e for e in range(low, min(high, low + ensemble - 1) + 1) if holds(slot, e)]

@@ -22,11 +22,11 @@ highest reach of the slots. If E > WQ, the ledger is *striped*: its write sets d
 one write set (the same id mod E) form a class with a reach of its own, and the class with the lowest reach
 decides. The cost depends on the number of acknowledgements, not on the number of entries.
 
-**Sending** goes by state, not by events. A slot remembers the last entry that was handed out for its bookie's
-present connection; ``take_sends`` hands out all later ones. If the connection is lost, the slot is *failed*.
-When the bookie reconnects, it gets again everything that it has not confirmed (a bookie treats a repeated add
-as the same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it receives all
-pending entries (queue rule 3).
+**Sending** depends on state, not on events. A slot remembers the last entry that was handed out for its
+bookie's present connection; ``take_sends`` hands out all later ones. If the connection is lost, the slot is
+*failed*. When the bookie reconnects, it gets again everything that it has not confirmed (a bookie treats a
+repeated add as the same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it
+receives all pending entries (queue rule 3).
 
 **Carried entries.** While the metadata write of an ensemble change is under way, the slots that are not
 replaced continue confirming. So an entry of the new fragment may settle before the fragment is in force. The
@@ -290,7 +290,7 @@ class PendingAdds:
                 reaches.sort(reverse=True)
                 through = reaches[quorum - 1]
                 if len(self._classes) > 1:
-                    # Go on to the entry before the first one of this class that lacks the quorum.
+                    # Continue with the entry before the first one of this class that lacks the quorum.
                     through += (residue - through - 1) % ensemble
                 if through < reach:
                     reach = through

@@ -1,10 +1,10 @@
 """Choosing bookies for an ensemble, or for some of its slots, so that the copies of each entry lie apart.
 
 The slots of an ensemble form a ring, and an entry goes to ``write_quorum`` neighbouring slots, its *write
-set*. So the bookies of each write set must lie apart. It is not enough that those of the whole ensemble do.
-For example, take four slots, a write quorum of 2 and the racks a, a, b, c. In the order a-a-b-c, one write
-set lies in rack a alone. In the order a-b-a-c, none lies in one rack: you can lose any one rack and keep a
-copy of every entry.
+set*. So the bookies of each write set must lie apart. It is not enough that the bookies of the ensemble as a
+whole lie in several places. For example, take four slots, a write quorum of 2 and the racks a, a, b, c. In
+the order a-a-b-c, one write set lies in rack a alone. In the order a-b-a-c, each write set lies in two racks:
+you can lose any one rack and keep a copy of every entry.
 
 The labels ``zone``, ``rack`` and ``host`` of a bookie say where it is. A rack belongs to its zone: rack "r1"
 of zone "a" and rack "r1" of zone "b" are two racks. If a bookie has no ``host`` label, the host in its
@@ -15,8 +15,8 @@ Two arrangements are compared by these numbers, in this order. The lower number 
 single host; the racks that write sets lack (see below); the write sets in a single zone; the pairs of copies
 that share a zone, a rack, a host. If all are equal, the caller's order of the candidates decides: shuffled,
 with recently failed bookies last. All this is a preference: a cluster on one host still works. A strict
-policy (``model.placement``) makes the racks a condition: the caller then refuses an arrangement in which
-``narrow_write_sets`` finds any.
+policy (``model.placement``) makes the racks a condition: the caller then refuses an arrangement if
+``narrow_write_sets`` finds a write set in it.
 
 A write set is *narrow* if it lies in fewer racks than the policy wants (two by default); it *lacks* the
 others. For example, three slots in the racks a, a, b lie in two racks. ``spread`` finds bookies to exchange,

@@ -1,7 +1,7 @@
 """Which bookies a ledger's writer can reach while its oldest append waits too long. This module does no I/O.
 
-A slow bookie and a bookie that was cut off look alike at first: neither acknowledges an add. They differ in
-one thing: a slow bookie still gives signs of life. Two signs count:
+A slow bookie and a bookie that was cut off look alike at first: both acknowledge no adds. They differ in one
+thing: a slow bookie still gives signs of life. Two signs count:
 
 * any frame from the bookie on the connection that carries the adds;
 * an answer to HELLO over a new, separate connection. This sign is needed because a bookie that has received
@@ -24,7 +24,7 @@ the members and the replacements together were too few for an ack quorum, ``out_
 bookies that give signs of life, not bookies that acknowledge. So slow disks never set it.
 
 **The time that counts.** The stall has a clock of its own. Each ``look`` moves that clock on by at most twice
-``REACH_LOOK_S``, however late the look comes. For example, if this process was suspended for a minute, the
+``REACH_LOOK_S``, even if the look comes late. For example, if this process was suspended for a minute, the
 signs of that minute may still wait in its sockets. The process reads these signs before later looks can
 declare a bookie lost.
 """
@@ -56,7 +56,7 @@ class Member:
 
 @attrs.define(eq=False)
 class _Seen:
-    """What is known of one bookie since the stall began. All times are by the clock of the stall."""
+    """The facts about one bookie since the stall began. All times are by the clock of the stall."""
 
     since: float
     """When the bookie was first looked at; 0 for the bookies of the first look."""
@@ -86,7 +86,7 @@ class Reach:
         self.unanswering: tuple[BookieId, ...] = ()
         """Members that are not connected and gave no sign of life for ``REACH_LOST_S``, by the last look."""
         self.out_of_reach: OutOfReach | None = None
-        """What keeps the writer from an ack quorum; None if it can reach one or does not know yet."""
+        """Why the writer cannot reach an ack quorum; None if it can reach one or does not know yet."""
 
     def on_progress(self) -> None:
         """An append was acknowledged, or none waits."""

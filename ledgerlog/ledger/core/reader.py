@@ -2,15 +2,16 @@
 
 One copy with a matching digest proves the entry. The entry does not exist only if *every* bookie of the write
 set says that it has no such entry. If one of the answers is a time-out, a refusal or from a bookie in limbo
-(it may have lost entries), the entry is unavailable. A copy that fails its digest says neither that the entry
-exists nor that it does not (rule 8).
+(it may have lost entries), the entry is unavailable. A copy that fails its digest does not show whether the
+entry exists (rule 8).
 
 A range read is split by fragments, and in each fragment into *lanes*: one lane for all entries that have the
 same write set. A fragment has a single lane, unless the ledger is striped (its ensemble is larger than its
-write quorum). A lane asks one bookie for all entries that the lane still lacks, and takes those that come.
-From the first missing entry on, it asks the next bookie of the write set. Bookies that failed once are asked
-last. A busy bookie (with too many requests under way) has said nothing about the entry. If only busy bookies
-are left, the lane asks them again, until the shell gives up on them (``is_waiting``, ``give_up_busy``).
+write quorum). A lane asks one bookie for all entries that the lane still lacks, and takes the entries that
+come. From the first missing entry on, it asks the next bookie of the write set. Bookies that failed once are
+asked last. A busy bookie (with too many requests under way) has said nothing about the entry. If only busy
+bookies are left, the lane asks them again, until the shell gives up on them (``is_waiting``,
+``give_up_busy``).
 
 **Reading for a bookie that lost entries.** Such a bookie (the ``holder``) reads the entries of its own slot
 from the other bookies of each entry's write set. Even if all the other bookies deny an entry, the entry may

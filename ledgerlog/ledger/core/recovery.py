@@ -20,7 +20,7 @@ Rules that are easy to get wrong:
   T32).
 * If two recoverers race to close, the loser adopts the winner's end (T20).
 
-**Accepting a loss.** If so many bookies lost their data that nobody can say whether an entry exists, recovery
+**Accepting a loss.** If so many bookies lost their data that it is unknown whether an entry exists, recovery
 gives up, and each later try does too (D27.9). An operator may then decide to end the ledger before that entry
 (``accept_loss``). Everything else stays the same: fencing must be complete, and recovery still reaches every
 verdict that it can. The closing write records the first entry that the ledger may have lost (``LOST_FROM``).
@@ -73,7 +73,7 @@ class Phase(enum.Enum):
 
 
 class Negative(enum.Enum):
-    """What it means if a complete answer does not contain an entry."""
+    """The meaning of a complete answer that does not contain an entry."""
 
     ABSENT = "absent"
     UNKNOWN = "unknown"
@@ -133,7 +133,7 @@ class LedgerRecovery:
         self.last_recoverable: int | None = None
         """The last entry of the ledger, once recovery has found its end."""
         self.lost_from: int | None = None
-        """An accepted loss ended the ledger before this entry, because nobody can say whether the entry
+        """An accepted loss ended the ledger before this entry, because it is unknown whether the entry
         exists. Otherwise None."""
         self.fenced: set[int] = set()
         """Slots of the frozen ensemble whose bookies confirmed the fence."""
@@ -421,7 +421,9 @@ class LedgerRecovery:
 
     def _form_closing_intent(self) -> None:
         assert self.last_recoverable is not None
-        assert self.pending.settled >= self.last_recoverable, "closed only when written back (T19)"
+        assert self.pending.settled >= self.last_recoverable, (
+            "the ledger is closed only after all entries were written back (T19)"
+        )
         # Repair may have replaced bookies in older fragments in the meantime: keep those fragments as stored.
         # The fragment that was the last when recovery began, and all later ones, are ours.
         fragments = (

@@ -5,7 +5,7 @@ together, once that entry and every entry sent before it are confirmed:
 
     add             the record joins the open batch: a list append and a few counters
     first_to_send   returns the oldest batch, with its offsets; ``on_sent`` says which entry it became
-    on_confirmed    a ledger has confirmed all entries up to a given one; returns the last answered ticket
+    on_confirmed    a ledger has confirmed all entries up to a given entry; returns the last answered ticket
     resolve         the leadership is over; gives every batch its final verdict
 
 A record's *slot* is its index in its batch. The *window* is the bound on the records that were taken and are
@@ -238,7 +238,7 @@ class Batch:
             mismatch = self.dropped.get(slot)
             if mismatch is not None:
                 raise mismatch
-            assert slot not in self.dropped, "nobody asks for a record that was taken back"
+            assert slot not in self.dropped, "no caller asks for a record that was taken back"
             slot = self.live_slot(slot)
         position = tuple_new(Position, (self.ledger_id, self.entry_id, slot))
         ack: Ack = tuple_new(Ack, (self.first_offset + slot, position, self.epoch, False))
@@ -520,7 +520,7 @@ class AppendQueue:
     def take_back(self, batch: Batch, start: int, stop: int) -> bool:
         """Drop the records in slots ``start`` to below ``stop``, unless their batch was sent already.
 
-        Do not take numbered records back: if a producer repeats a record, it must learn what became of the
+        Do not take numbered records back: if a producer repeats a record, it must learn the outcome of the
         earlier one.
 
         Returns:
@@ -646,9 +646,9 @@ class AppendQueue:
     def resolve(self, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
         """Give every batch its verdict, because the leadership is over.
 
-        A batch is in its ledger if its entry is not beyond the ledger's last entry. If a batch that was sent
-        to the older ledger is not in it, the newer ledger counts as empty. So a batch in the newer ledger is
-        in the log only if all batches of the older ledger are. Three rules follow:
+        A batch is in its ledger if its entry is not beyond the ledger's last entry. If the older ledger lacks
+        a batch that was sent to it, the newer ledger counts as empty. So a batch in the newer ledger is in
+        the log only if all batches of the older ledger are. Three rules follow:
 
         - If a batch is LOST, all later batches are LOST.
         - After an UNKNOWN batch, no batch is DURABLE.

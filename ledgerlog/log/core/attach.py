@@ -44,7 +44,7 @@ raises the epoch. A batch without rows needs no place in the log: it moves the m
 **The traps.** All of these raise ``SpliceRefused``:
 
 - The mark names another source (the producer's checkpoint). The producer has lost its checkpoint. Its batches
-  begin at 0 again, and all of them would be mistaken for batches that are in the log already.
+  begin at 0 again, so all of them would look like batches that are in the log already.
 - A new run sends a batch below the mark. A driver writes down that a batch is done before it begins the next
   one, so a new run repeats the last batch and no older one. A run that sends an older batch has a checkpoint
   that was put back to an older state. Its batches reuse the numbers of batches in the log and may hold other
@@ -137,12 +137,12 @@ class StagedLedger:
     metadata: LedgerMetadata
     version: int
     is_spliced: bool
-    """Whether the ledger carries the log's labels, because it is or was part of the log. A ledger that is no
-    witness may be part of the log without them."""
+    """Whether the ledger carries the log's labels, because it is or was part of the log. A ledger that is not
+    a witness may be part of the log without them."""
 
 
 class SpliceNeed(enum.Enum):
-    """What the shell has to do next. The module docstring explains each need."""
+    """The next step of the shell. The module docstring explains each need."""
 
     READ = "read what there is"
     ASK = "ask the leader"
@@ -195,7 +195,7 @@ class Splice(CountsOpenLedgers):
         self.ledgers: Mapping[int, StagedLedger] = {}
         """The staged ledgers as they were read, by id."""
         self._listed: frozenset[int] = frozenset()
-        """Those of the staged ledgers that the log's list names."""
+        """The staged ledgers that the log's list names."""
 
     @property
     def is_recovering(self) -> bool:
@@ -232,8 +232,8 @@ class Splice(CountsOpenLedgers):
         ledgers: Sequence[StagedLedger | None],
         now_ms: int,
     ) -> None:
-        """Take in what was read after a sync of the store, in this order: the mark, the log's record, the
-        staged ledgers.
+        """Take in the values that were read after a sync of the store, in this order: the mark, the log's
+        record, the staged ledgers.
 
         So the record is at least as new as the mark.
 
@@ -333,7 +333,7 @@ class Splice(CountsOpenLedgers):
         self.need = SpliceNeed.DONE
 
     def on_unsettled(self) -> None:
-        """The transaction met something that has changed, or its answer was lost."""
+        """Something that the transaction checks has changed, or its answer was lost."""
         assert self.need is SpliceNeed.WRITE
         self.was_tried = True
         self.need = SpliceNeed.READ
@@ -349,8 +349,8 @@ class Splice(CountsOpenLedgers):
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
     def _is_ours(self) -> bool:
-        """Whether these very ledgers became part of the log. If one of them did, all did, but only the
-        witnesses tell. Retention or the archive may have removed some of them since."""
+        """Whether these very ledgers became part of the log. If one of them did, all did, but only the labels
+        of the witnesses show it. Retention or the archive may have removed some of them since."""
         return any(ledger.is_spliced for ledger in self.ledgers.values())
 
     def _is_surely_not_ours(self) -> bool:
@@ -364,8 +364,8 @@ class Splice(CountsOpenLedgers):
         commit, mark = self._commit, self.base_mark
         assert mark is not None, "without a producer these very ledgers are there"
         # Two runs may use two copies of one checkpoint. Then the other run's batch of this number may hold
-        # other rows, and all batches of this run would be taken for done. Do not check this if an attempt,
-        # or the leader, may have put this very batch into the log before the other run began.
+        # other rows, and all batches of this run would look done. Do not check this if an attempt, or the
+        # leader, may have put this very batch into the log before the other run began.
         may_be_ours = self.was_tried and not self._is_surely_not_ours()
         followed = None if may_be_ours else self._followed()
         if followed is not None:
@@ -426,7 +426,7 @@ class Splice(CountsOpenLedgers):
             return SpliceRefused(
                 f"log {self._name!r}: producer {commit.producer!r} wrote batches up to {mark.batch} from "
                 f"another checkpoint ({mark.source}, not {commit.source}). If its checkpoint was deleted, "
-                "its batches begin at 0 again and would be taken for batches that are done: take another "
+                "its batches begin at 0 again and would look like batches that are done: take another "
                 "producerId, and look for rows that are in the log twice"
             )
         followed = self._followed()

@@ -6,8 +6,8 @@ the core how each try went:
     on_leading  the log was taken over; appends are possible from now on
     on_ended    the try is over, with the error that ended it
 
-Then it reads what to do: ``failure`` (give up; every call raises this error) or ``pause_s`` (stay out of the
-election for this many seconds, and stand again).
+Then it reads its next action: ``failure`` (give up; every call raises this error) or ``pause_s`` (stay out of
+the election for this many seconds, and stand again).
 
 **Give up or try again.** If waiting may help, or if another process leads, the campaign continues. If every
 further try would fail in the same way until a person acts, the campaign is over: a right is missing, the log
@@ -16,8 +16,9 @@ ends the campaign instead of repeating forever.
 
 **Step down, then pause.** If a process fails to take the log over, it gives up the lead of the election
 before it pauses. So a candidate that reaches more bookies gets its turn. The pauses grow with each try. So if
-two processes take the log from each other, or many fail, they do not keep bookies and the metadata store
-busy. After a leadership that lasted for at least the longest pause, the pauses begin small again.
+two processes take the log from each other, or if many processes fail, they do not keep bookies and the
+metadata store busy. After a leadership that lasted for at least the longest pause, the pauses begin small
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The chain of a log's ledgers: taking over, rolling, ending (protocol A.6, D22 to D26, C01 to C05).
 
 Two state machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is the leader's list of
-ledgers. In both, ``need`` says what the shell (the caller that does the I/O) has to do next. It stays the
-same until the shell has answered.
+ledgers. In both, ``need`` is the next step of the shell (the caller that does the I/O). It stays the same
+until the shell has answered.
 
 **Taking over**
 
@@ -37,7 +37,7 @@ last writer. There are four cases:
     WRITE     compare-and-set ``record`` at ``version``                    -> on_written, else on_unsettled
     SETTLE    read the record again                                        -> on_record
     CLOSE     every append of ``closing`` is acknowledged: close it        -> on_closed
-    ADMIT     somebody asks for a splice: find out what to splice          -> on_admitted
+    ADMIT     a process asks for a splice: find out what to splice         -> on_admitted
 
 A roll writes the list with the spare at its end. From ``on_written`` on, new appends go to the spare. The
 next roll waits until the ledger before the current one is closed and counted (C03), so no more than two are
@@ -54,14 +54,15 @@ though it is empty, and the leader does not hand it out for deletion.
 (``log.core.attach``). Such ledgers must be behind all records that were sent, and before all that follow. So
 the leader holds its appends back (``is_holding``), and closes the current ledger once it is drained. Then one
 write counts that ledger, lists the spliced ones, and lists the spare as the current ledger. From
-``on_written`` on, appends go on, at offsets after the spliced records. The shell puts the other nodes of the
-splice into the same transaction. If the transaction is refused, for example because the request was
+``on_written`` on, appends continue, at offsets after the spliced records. The shell puts the other nodes of
+the splice into the same transaction. If the transaction is refused, for example because the request was
 withdrawn, ADMIT comes again (``on_refused``). If there is nothing to splice any more, the write only counts
 the closed ledger and lists the spare.
 
-A refused transaction has changed nothing, and an earlier attempt at the same transaction, whose answer was
-lost, cannot take effect later either: what it meets has changed for good. If only the answer was lost, the
-leader repeats the same transaction, and splices nothing else until it knows the outcome.
+A refused transaction has changed nothing. If the answer to an earlier attempt at the same transaction was
+lost, that attempt cannot take effect later either, because a node that it checks has changed for good. If
+only the answer was lost, the leader repeats the same transaction, and splices nothing else until it knows the
+outcome.
 
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
 leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that
@@ -136,12 +137,12 @@ def count_segment(
     follows_open: bool,
     keep_behind_gap: bool = False,
 ) -> SegmentCounts:
-    """Return what a closed ledger contributes to its log.
+    """Return the counts that a closed ledger adds to its log.
 
     Args:
         ledger_id: The ledger, for errors.
         start_offset: The offset at which the log continues.
-        contents: What the ledger's entries say; None if the ledger is empty.
+        contents: The facts from the ledger's entries; None if the ledger is empty.
         follows_open: Whether the previous ledger of the list was open at the same time. Only then may this
             ledger begin after ``start_offset``.
         keep_behind_gap: Count the ledger even if it begins after ``start_offset``. The log then has a gap
@@ -203,7 +204,7 @@ class Counting:
         """Take in that the ledger ``recovering`` is CLOSED.
 
         Args:
-            contents: What the ledger's first and last entry say; None if the ledger is empty.
+            contents: The facts from the ledger's first and last entry; None if the ledger is empty.
             is_short: Whether an accepted loss ended the ledger.
 
         Raises:
@@ -265,7 +266,7 @@ class CountsOpenLedgers(ABC):
         """Take in that the ledger ``recovering`` is CLOSED.
 
         Args:
-            contents: What the ledger's first and last entry say; None if the ledger is empty.
+            contents: The facts from the ledger's first and last entry; None if the ledger is empty.
             is_short: Whether an accepted loss ended the ledger.
         """
         assert self.is_recovering
@@ -283,7 +284,7 @@ class CountsOpenLedgers(ABC):
 
     @abstractmethod
     def _go_on(self) -> None:
-        """A ledger is counted, or the record was read: decide what comes next."""
+        """A ledger is counted, or the record was read: decide the next step."""
 
     @abstractmethod
     def _fail(self, failure: LedgerLogError) -> None:
@@ -291,19 +292,19 @@ class CountsOpenLedgers(ABC):
 
 
 class TakeoverNeed(enum.Enum):
-    """What the shell has to do next in a takeover. The module docstring explains each need."""
+    """The next step of the shell in a takeover. The module docstring explains each need."""
 
     READ = "read the record"
     RECOVER = "recover a ledger"
     CREATE = "create a ledger"
     WRITE = "write the record"
-    SETTLE = "see what became of the write"
+    SETTLE = "find out whether the write took effect"
     DONE = "done"
     FAILED = "failed"
 
 
 class TakeoverAim(enum.Enum):
-    """What a takeover is for."""
+    """The purpose of a takeover."""
 
     LEAD = "lead"
     SEAL = "end the log"
@@ -311,14 +312,14 @@ class TakeoverAim(enum.Enum):
 
 
 class Takeover(CountsOpenLedgers):
-    """Becoming the leader of a log, sealing the log, or ending its leadership.
+    """Become the leader of a log, seal the log, or end its leadership.
 
     Only a takeover that becomes the leader makes a ledger.
 
     Args:
         name: The name of the log, for errors.
         new_token: Makes the random token of a write.
-        aim: What the takeover is for.
+        aim: The purpose of the takeover.
         dedupe: Switch deduplication on or off; None keeps the log's setting.
         accept_loss: Keep the records after an accepted loss, with a gap before them.
     """
@@ -344,7 +345,7 @@ class Takeover(CountsOpenLedgers):
         self.base: LogMetadata | None = None
         """The record that was read, which ``record`` replaces."""
         self.need = TakeoverNeed.READ
-        """What the shell has to do next."""
+        """The next step of the shell."""
         self.record: LogMetadata | None = None
         """The record to write. At the end, the stored one."""
         self.version = -1
@@ -360,7 +361,8 @@ class Takeover(CountsOpenLedgers):
 
     @property
     def gaps_made(self) -> tuple[Gap, ...]:
-        """At the end, the gaps that this takeover made, including those of a write whose answer was lost."""
+        """At the end, the gaps that this takeover made, including the gaps of a write whose answer was
+        lost."""
         assert self.need is TakeoverNeed.DONE
         assert self.record is not None
         made = self._tried_gaps | set(self._new_gaps())
@@ -418,7 +420,7 @@ class Takeover(CountsOpenLedgers):
         self.need = TakeoverNeed.DONE
 
     def on_unsettled(self) -> None:
-        """The write met a conflict or a missing record, or its answer was lost."""
+        """The write found a conflict or a missing record, or its answer was lost."""
         assert self.need is TakeoverNeed.WRITE
         self._tried_gaps.update(self._new_gaps())
         self._was_unsettled = True
@@ -452,8 +454,8 @@ class Takeover(CountsOpenLedgers):
             self.need = TakeoverNeed.WRITE
 
     def _is_settled_by(self, metadata: LogMetadata | None, version: int) -> bool:
-        """Decide from the record that was read back what became of our write. False if the takeover starts
-        again."""
+        """Decide, from the record that was read back, whether our write took effect. False if the takeover
+        starts again."""
         assert self.record is not None
         if metadata is not None and metadata.token == self.record.token:
             self.record, self.version = metadata, version
@@ -479,19 +481,19 @@ class Takeover(CountsOpenLedgers):
 
 
 class ChainNeed(enum.Enum):
-    """What the shell has to do next for the leader's chain. The module docstring explains each need."""
+    """The next step of the shell for the leader's chain. The module docstring explains each need."""
 
     NOTHING = "nothing"
     SPARE = "create a ledger ahead"
     WRITE = "write the record"
-    SETTLE = "see what became of the write"
+    SETTLE = "find out whether the write took effect"
     CLOSE = "close a drained ledger"
     ADMIT = "find out what to splice"
 
 
 @attrs.frozen(kw_only=True)
 class ChainSplice:
-    """What the leader splices. Without ledgers, it only continues in a new ledger."""
+    """The ledgers that the leader splices. Without ledgers, it only continues in a new ledger."""
 
     staged: tuple[tuple[int, int, int], ...] = ()
     """The ledgers in their order in the log: id, records and bytes of each."""
@@ -522,7 +524,7 @@ class LeaderChain:
         self._finishing = False
         self._drained = False
         self._is_asked = False
-        """Whether somebody asks for a splice that has not begun."""
+        """Whether a process asks for a splice that has not begun."""
         self._splice: ChainSplice | None = None
         """The splice that is under way."""
         self._is_splice_refused = False
@@ -599,7 +601,7 @@ class LeaderChain:
 
     @property
     def need(self) -> ChainNeed:
-        """What the shell has to do next."""
+        """The next step of the shell."""
         if self.failure is not None or self.is_finished:
             return ChainNeed.NOTHING
         if self._settling:
@@ -656,7 +658,7 @@ class LeaderChain:
         self._spare_wanted = self._roll_wanted = True
 
     def want_splice(self) -> None:
-        """Note that somebody asks for a splice."""
+        """Note that a process asks for a splice."""
         self._is_asked = True
 
     def finish(self) -> None:
@@ -719,7 +721,7 @@ class LeaderChain:
             self._drained = False
 
     def on_unsettled(self) -> None:
-        """The write met a conflict or a missing record, or its answer was lost."""
+        """The write found a conflict or a missing record, or its answer was lost."""
         assert self._tried is not None
         self._settling = self._is_in_doubt = True
 

@@ -1,29 +1,28 @@
-"""Which neighbouring ledgers of a log are gathered into one (``log.gather``).
+"""Choose neighbouring ledgers of a log, to gather them into one ledger (``log.gather``).
 
-A splice adds ledgers to a log by the task, and each of them takes a place in the log's list. If nothing else
-happened, a million batches of eight tasks would make eight million segments. So many small neighbours are
-copied into one new ledger, which takes their place.
+A splice adds one ledger to a log for each task, and each of these ledgers takes a place in the log's list. If
+nothing else happened, a million batches of eight tasks would make eight million segments. So many small
+neighbours are copied into one new ledger, which takes their place.
 
 **Few copies.** The weight of a ledger is its bytes, plus a cost for each record and for the ledger itself. A
-run of neighbours is gathered if their weight is at least ``limits.LOG_GATHER_GROWTH`` times that of the
+run of neighbours is gathered if their weight is at least ``limits.LOG_GATHER_GROWTH`` times the weight of the
 heaviest of them. So each copy of a record lies in a ledger that is at least four times as heavy as the one
-before, and a record is copied O(log n) times. For example, 64 ledgers of 1 KiB become one of 64 KiB. It is
-copied again once its neighbours are as heavy, not for each 64 small ledgers that follow.
+before, and a record is copied O(log n) times. For example, 64 ledgers of 1 KiB become one of 64 KiB. The new
+ledger is copied again only when its neighbours are as heavy as it is.
 
 **Few ledgers.** Light ledgers are tried first, then ledgers of up to four times that weight, and so on. In a
-log without gaps and archived parts, what is left of each class of weight are fewer than
-``limits.LOG_GATHER_LEDGERS_MIN`` neighbours. Ledgers of more than a quarter of the greatest size stay as they
-are.
+log without gaps and archived parts, fewer than ``limits.LOG_GATHER_LEDGERS_MIN`` neighbours remain of each
+class of weight. Ledgers of more than a quarter of the greatest size stay as they are.
 
 **Left alone.** These ledgers stay, and no run reaches across them:
 
 - a ledger that is not counted, because a leader still writes to it;
 - a ledger with a gap before it, unless it is the first of its run;
 - an archived ledger: its file is named by the ledger (``model.archive``);
-- all ledgers of a log with deduplication: their entries name producers, and a copy would not.
+- all ledgers of a log with deduplication: their entries name producers, and a copy would not name them.
 
-**Policies.** Retention drops whole ledgers. So a gathered ledger stays within the roll policy, and within an
-eighth of what retention keeps, by bytes and by age.
+**Policies.** Retention drops whole ledgers. So a gathered ledger stays within the roll policy. It also stays
+within an eighth of the bytes and of the age that retention keeps.
 """
 
 from __future__ import annotations

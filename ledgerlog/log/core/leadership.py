@@ -7,8 +7,9 @@ A leadership has three parts, and each part keeps its own rules:
     chain        the log's ledgers: their list, rolls and closes       (``log.core.chain``)
     producers    which producer appended what, with deduplication      (``log.core.producers``)
 
-This module does what concerns more than one part. It knows what was sent to each ledger, when a roll is due,
-when a ledger is *drained* (every append sent to it is answered), and why nothing more is taken or sent.
+This module does everything that concerns more than one part. It knows what was sent to each ledger, when a
+roll is due, when a ledger is *drained* (every append sent to it is answered), and why nothing more is taken
+or sent.
 
     on_sent         a batch became an entry of the current ledger
     look            bring the parts in line; call it whenever one of them may have changed
@@ -23,7 +24,7 @@ example, with ``max_records=100`` the 75th record asks for the ledger and the 10
 must wait for the one before it, the next ``look`` asks again.
 
 **The end.** ``refusal`` says why nothing more is taken, ``failure`` why nothing more is sent. The first
-failure stands; ``on_successor`` may only make it more precise.
+failure stays; ``on_successor`` may only make it more precise.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class SentCheckpoint:
 
 @attrs.define
 class SentSegment:
-    """What this leadership has sent to one ledger."""
+    """The entries that this leadership has sent to one ledger."""
 
     ledger_id: int
     record_count: int = 0
@@ -97,7 +98,7 @@ class SentSegment:
     checkpoint: SentCheckpoint | None = None
 
     def counts(self) -> SegmentCounts:
-        """Return what the log's list will say about the ledger once the ledger is closed."""
+        """Return the entry of the ledger in the log's list once the ledger is closed."""
         if not self.record_count:
             return NOTHING
         return SegmentCounts(self.record_count, self.byte_length, self.first_ms, self.last_ms)
@@ -140,7 +141,7 @@ class Leadership:
         self.chain = LeaderChain(metadata, version, ledger_id, new_token=new_token)
         self.producers = producers
         self.segment = SentSegment(ledger_id)
-        """What was sent to the current ledger."""
+        """The records that were sent to the current ledger."""
         self._draining: SentSegment | None = None
         self.rolls = 0
         self.entries_appended = 0
@@ -251,7 +252,7 @@ class Leadership:
         self._want_roll(used)
 
     def _follow_splice(self, metadata: LogMetadata) -> None:
-        """Go on behind the records that were spliced. All records that were sent before are durable."""
+        """Continue after the records that were spliced. All records that were sent before are durable."""
         spliced = metadata.counted_bytes - self.bytes_total
         assert spliced >= 0
         self.bytes_total += spliced
@@ -344,8 +345,8 @@ class Leadership:
         return isinstance(self.failure, LostLeadership) and self.failure.epoch is None
 
     def on_successor(self, record: LogMetadata | None) -> None:
-        """Learn from the log's record who leads now. Several tasks may report a record; the first answer
-        counts."""
+        """Learn from the log's record which process leads now. Several tasks may report a record; the first
+        answer counts."""
         if not self.wants_successor:
             return
         if record is None:

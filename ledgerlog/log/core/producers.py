@@ -18,8 +18,8 @@ entries are *checkpoints*: the whole table at the checkpoint's offset. The first
 others follow from time to time (``SentCheckpoint.is_old`` in ``log.core.leadership``). Each entry also names
 the newest checkpoint of its ledger. So the next leader reads the last entry of the newest segment with
 records, the checkpoint that this entry names, and the entries between the two. That is about
-``limits.LOG_CHECKPOINT_BYTES`` (more if the table is large), however long the log is. An entry is in the log
-only if all entries before it are, so the table matches exactly the records in the log.
+``limits.LOG_CHECKPOINT_BYTES`` (more if the table is large), no matter how long the log is. An entry is in
+the log only if all entries before it are, so the table matches exactly the records in the log.
 
 **Bounds.** The table has at most ``Dedupe.max_producers`` producers, each with its last
 ``limits.LOG_PRODUCER_RUNS_MAX`` runs (ranges of consecutive sequences). A producer that has appended nothing

@@ -1,6 +1,7 @@
-"""What a log keeps and why. This is the only place that decides which ledgers retention lets go.
+"""Which ledgers a log keeps, and why. This is the only place that decides which ledgers retention lets go.
 
-Retention drops whole ledgers from the start of the list. For each ledger, ``holds`` says what holds it:
+Retention drops whole ledgers from the start of the list. For each ledger, ``holds`` gives the reason to keep
+it:
 
     CURRENT     new records go to this ledger
     ENDING      the ledger's last records are still on their way
@@ -14,8 +15,8 @@ For example, a log with ``max_bytes=1000`` has three closed ledgers of 600 bytes
 one. The first ledger goes, because 1200 bytes remain without it. The second one stays, because only 600 bytes
 would remain.
 
-If a ledger has no readable records, neither RETENTION nor PIN holds it, unless the log has no retention at
-all. All ledgers before the first held one go; ``let_go`` counts them. Every caller that drops ledgers uses
+If a ledger has no readable records, RETENTION and PIN do not hold it, unless the log has no retention at all.
+All ledgers before the first held one go; ``let_go`` counts them. Every caller that drops ledgers uses
 ``let_go``. For operators, ``why_kept`` gives the same reasons in words.
 """
 
@@ -49,7 +50,7 @@ def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
 def holds(
     metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, durable_bytes: int = 0
 ) -> Iterator[frozenset[Hold]]:
-    """Yield what holds each ledger of the list, in order.
+    """Yield the reason to keep each ledger of the list, in order.
 
     Args:
         metadata: The record of the log.
@@ -120,7 +121,7 @@ def why_kept(
 ) -> list[str]:
     """Return, for each ledger of the list, all reasons why it is still there, in words.
 
-    The arguments are those of ``holds``, with all cursors of the log instead of ``pin``.
+    The arguments are the same as of ``holds``, but with all cursors of the log instead of ``pin``.
     """
     pins = sorted((cursor for cursor in cursors if cursor.pins), key=lambda cursor: cursor.offset)
     whys: list[str] = []

@@ -22,7 +22,7 @@ bytes.
 **Admission** (``admit``) does the same arithmetic for one micro-batch of a stream over several logs. It
 decides how far the stream may go in each log, so that all logs together stay within a number of records and
 of bytes. Each log gets a share in proportion to its backlog, so no log waits until another is done. At least
-one log moves, however small the bound is.
+one log moves, even if the bound is very small.
 """
 
 from __future__ import annotations

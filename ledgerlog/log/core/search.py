@@ -1,6 +1,6 @@
 """Finding an entry by a value that never decreases along a ledger: its last offset, or its timestamp.
 
-Only an entry itself says what it holds, and looking at an entry costs a read. So the search probes few
+Only an entry itself shows its content, and looking at an entry costs a read. So the search probes few
 entries. If the values at both ends are known, it guesses by interpolation. That finds an offset among entries
 of similar size in two or three probes. Every other probe halves the remaining range. So for any distribution
 of values, the search needs at most twice as many probes as a binary search.

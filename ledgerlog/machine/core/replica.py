@@ -5,10 +5,10 @@ requests makes a retry harmless.
 
 **Exactly once.** A command carries its request id. When a command with a new id is applied, it is executed
 and its outcome is remembered in the table of requests. When a command with a known id is applied, it changes
-nothing and has the outcome of the first command with that id. An id comes twice if a proposer tries again
-after a time-out or with the next leader. The table is part of the replicated state: it depends only on the
-log, and every snapshot has it. The bounds of the table are constants (``limits``) and never options: if two
-replicas dropped outcomes at different times, they would execute different commands.
+nothing and has the outcome of the first command with that id. A command comes twice if its proposer tries
+again after a time-out or with the next leader. The table is part of the replicated state: it depends only on
+the log, and every snapshot has it. The bounds of the table are constants (``limits``) and never options: if
+two replicas dropped outcomes at different times, they would execute different commands.
 
 **Forgetting.** The table keeps the newest outcomes, up to a number and a size, and drops the oldest. If a
 retry came after its outcome was dropped, the request would be executed again. An id that ``model.command``
@@ -117,8 +117,8 @@ class RequestTable:
         return b"".join(self.pieces()[1])
 
     def pieces(self) -> tuple[int, Iterator[bytes]]:
-        """Return the number of pieces of the encoded table, and the pieces themselves. They are those of the
-        present table, even if the table changes while you read them."""
+        """Return the number of pieces of the encoded table, and the pieces themselves. They show the present
+        table, even if the table changes while you read them."""
         outcomes = list(self._outcomes.items())
         head = _TABLE_HEAD.pack(self.forgotten_through, len(outcomes))
         stretches = range(0, len(outcomes), _PIECE_ENTRIES)

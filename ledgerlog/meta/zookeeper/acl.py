@@ -1,4 +1,4 @@
-"""Who may do what to a znode: ZooKeeper's access control lists. This module only computes.
+"""ZooKeeper's access control lists: the rights of each user on a znode. This module only computes.
 
 **One list for all znodes of a cluster.** It is the list of the znode that holds the cluster's id. Every
 process reads that list when it connects, and gives it to each znode that it makes: values, directories,
@@ -11,7 +11,7 @@ change of the list reaches every process (``securing``).
     sasl:USER               a user whom SASL has identified
     x509:CN=b1,O=example    the subject of a TLS certificate
     ip:10.0.0.0/8           an address
-    world:anyone            everybody
+    world:anyone            all users
 
 A principal may do everything, or may only read. ZooKeeper knows finer permissions, but a process of a cluster
 that writes needs all of them.
@@ -97,8 +97,8 @@ def parse_principal(text: str) -> ZkPrincipal:
         )
     if scheme == "digest" and not _is_digest(identity):
         raise InvalidArgument(
-            "a digest principal is digest:USER:HASH, where HASH is the base64 of the SHA-1 of USER:PASSWORD; "
-            "'ledgerlog metadata principal' prints that of a credentials file"
+            "a digest principal is digest:USER:HASH, where HASH is the base64 of the SHA-1 of "
+            "USER:PASSWORD; 'ledgerlog metadata principal' prints the principal of a credentials file"
         )
     return ZkPrincipal(scheme, identity)
 
@@ -138,6 +138,6 @@ def hides_digests(acl: Acl) -> bool:
 
 
 def shown(acl: Acl) -> list[str]:
-    """Return the list as text for people: who may do what."""
+    """Return the list as text for people: the rights of each user."""
     may = {ALL: "all", READ: "read"}
     return [f"{each.principal} {may.get(each.permissions, each.permissions)}" for each in acl]

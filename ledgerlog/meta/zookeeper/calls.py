@@ -1,9 +1,9 @@
 """Requests to a ZooKeeper server, each with its answer, in the form that kazoo takes.
 
 A ``ZookeeperCall`` is made in the trio loop. kazoo's connection thread writes it to the socket and reads its
-answer. Then the call is handed back to the loop, once. kazoo needs two interfaces: that of a request
-(``serialize``, ``deserialize``) and that of a result (``set``, ``set_exception``). ``ZookeeperCall`` has
-both, and uses nothing else of kazoo's client. A ``Carrier`` carries calls (``link.KazooLink``).
+answer. Then the call is handed back to the loop, once. kazoo needs two interfaces: one for requests
+(``serialize``, ``deserialize``) and one for results (``set``, ``set_exception``). ``ZookeeperCall`` has both,
+and uses nothing else of kazoo's client. A ``Carrier`` carries calls (``link.KazooLink``).
 
 **What is sent.** A call decides in ``serialize`` whether it is sent. kazoo calls ``serialize`` when it writes
 the call, and the call then holds its own lock.
@@ -115,7 +115,7 @@ _NEVER_DONE = (
     kazoo_errors.ThrottledOpError,
     kazoo_errors.SessionExpiredError,
 )
-"""Answers of a server that has not done the request, and may do it if asked again."""
+"""A server that gives one of these answers has not done the request, and may do it if you ask again."""
 
 _UNCERTAIN = (
     kazoo_errors.ConnectionLoss,
@@ -214,7 +214,7 @@ class ZookeeperCall:
             f"the ZooKeeper server refused ({type(error).__name__}: {type(error).__doc__}); nothing happened"
         ) from error
 
-    # --- in kazoo's thread: what kazoo asks of a request -----------------------------------------
+    # --- in kazoo's thread: kazoo's interface of a request ---------------------------------------
 
     def _body(self) -> bytes:
         raise NotImplementedError
@@ -242,7 +242,7 @@ class ZookeeperCall:
         """Read the server's answer."""
         return self._read(buffer, offset)
 
-    # --- in kazoo's thread: what kazoo asks of a result ------------------------------------------
+    # --- in kazoo's thread: kazoo's interface of a result ----------------------------------------
 
     def set(self, answer: Any) -> None:
         """Take the answer, and hand the call back to the loop."""
@@ -382,7 +382,7 @@ class Transaction(ZookeeperCall):
 
 
 class GetAcl(ZookeeperCall):
-    """Read the list of a znode: who may do what. Answer: an ``Acl``."""
+    """Read the access control list of a znode. Answer: an ``Acl``."""
 
     type = wire.GetACL.type
 

@@ -1,7 +1,7 @@
 """The clock that measures ZooKeeper sessions.
 
-This is the boot-time clock. It runs on while the process is stopped or the machine sleeps, because a server
-does not stop counting then. So a process that sleeps longer than its session finds the session over when it
+This is the boot-time clock. It continues while the process is stopped or the machine sleeps, because a server
+continues to count then. So a process that sleeps longer than its session finds the session over when it
 wakes.
 """
 

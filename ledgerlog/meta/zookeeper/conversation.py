@@ -1,6 +1,6 @@
 """Requests to the ensemble, with deadlines, and with repetition where it is safe.
 
-A ``Conversation`` lasts over all connections, sessions and links of one store. Its owner (the store) tells it
+One ``Conversation`` covers all connections, sessions and links of one store. Its owner (the store) tells it
 when there is a connection, and over which link. Other code only reads and writes.
 
 **Reads** are sent again until they are answered. **A write** is sent again if it surely did nothing: the
@@ -101,7 +101,7 @@ class Conversation:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the last store that answered was refused, or refused us."""
+        """Whether we refused the last store that answered, or it refused us."""
         return self._refusal is not None
 
     @property

@@ -8,11 +8,11 @@ event first. When kazoo is about to write a call, the call checks the session an
 it may be sent (``calls``).
 
 **The lease.** The server gives a session up if it has not heard from the client for the negotiated timeout.
-When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.
-So ``lease_until_ns`` is the boot-clock time at which the last answered request or ping was sent, plus the
-timeout. The owner treats its session as alive until then and no longer. The boot-time clock runs on while the
-process is stopped or the machine sleeps. "The server" here means the leader. But a follower that is cut off
-from the leader still answers pings for some ticks, so nothing may depend on the lease alone
+When the client gets an answer, it knows that the server received the request after it was sent. So
+``lease_until_ns`` is the boot-clock time at which the last answered request or ping was sent, plus the
+timeout. The owner treats its session as alive until then and no longer. The boot-time clock continues while
+the process is stopped or the machine sleeps. "The server" here means the leader. But a follower that is cut
+off from the leader still answers pings for some ticks, so nothing may depend on the lease alone
 (docs/METADATA.md).
 
 **Additions to kazoo** (2.11; these classes use its internals, hence the pin in pyproject):
@@ -20,13 +20,13 @@ from the leader still answers pings for some ticks, so nothing may depend on the
 * Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events. kazoo lacks them (its pull
   request 715). The watches belong to the connection, so the link's owner adds them again on each new
   connection.
-* No zxid (transaction id) is sent on connecting. If one were sent, a server could refuse the connection
-  because of it, and would only close the socket. You could not see whether the server lags behind or the
-  ensemble was replaced. So the newest transaction of each session is kept here (``zxid_of``), and the store
-  compares it after a sync.
+* No zxid (transaction id) is sent on connecting. If it were sent, a server could refuse the connection
+  because of it, and would only close the socket. Then it would be unknown whether the server lags behind or
+  the ensemble was replaced. So the newest transaction of each session is kept here (``zxid_of``), and the
+  store compares it after a sync.
 * A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
   the session's whole life, and then the session would be over before it tries the next host.
-* Pauses between attempts stay below half a second; kazoo's own grow to an hour.
+* Pauses between attempts stay below half a second; kazoo's own pauses grow to an hour.
 * TLS through our own context (``login``). kazoo only asks the socket whether there is something to read. So
   it would not read data that OpenSSL has already decrypted.
 * A login that a server refuses is distinguished from a connection that broke during the login.
@@ -66,8 +66,8 @@ from ledgerlog.model.credentials import TLS
 logger = logging.getLogger(__name__)
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-"""kazoo's log, of which only errors are shown: kazoo warns of every failed attempt to connect. The store logs
-once if an operator must act."""
+"""kazoo's log. Only its errors are shown, because kazoo warns of every failed attempt to connect. The store
+logs once if an operator must act."""
 _kazoo_logger.setLevel(logging.ERROR)
 
 _SESSIONS_KEPT = 8
@@ -81,7 +81,8 @@ _TLS_FAILURES_PER_HOST = 2
 _LOGIN_BREAKS_MAX = 3
 """We say that a SASL login is refused if this many connections in a row broke during the login.
 
-An old server ends the connection instead of saying that the login failed. So does a server that dies.
+An old server does not say that the login failed: it ends the connection. A server that dies also ends the
+connection.
 """
 
 _NEEDS_SASL = -124
@@ -145,7 +146,7 @@ class KazooLink:
     Args:
         hosts: The servers: "h1:2181,h2:2181".
         timeout_s: The session timeout to ask for, in seconds.
-        login: Who this process is.
+        login: The identity of this process.
         on_event: Called in the loop with each event.
     """
 
@@ -164,7 +165,7 @@ class KazooLink:
         self._lease: tuple[int | None, int] = (None, 0)
         """A session, and the boot-clock time until which the server surely keeps it."""
         self.outstanding: set[ZookeeperCall] = set()
-        """The submitted calls that kazoo has neither answered nor given up."""
+        """The submitted calls that kazoo has not answered and not given up."""
         self._zxids: dict[int, int] = {}
         """For each of the last sessions, the highest transaction id that came with an answer."""
         self.timeout_ns = 0

@@ -8,12 +8,13 @@
                                     password = "..."                  principal = "b1@EXAMPLE.ORG"
 
 ``digest`` sends the password as it is, so use it over TLS (``zks://``). A server accepts any digest: with a
-wrong password you are another principal, to whom the znodes' lists give no rights. SASL needs the package
+wrong password you are another principal, and the znodes' lists give it no rights. SASL needs the package
 pure-sasl (the extra ``sasl``); ``GSSAPI`` also needs a Kerberos package.
 
-**TLS** (``zks://``) is mutual. Only the authorities of ``--tls-ca`` are trusted, not those of the machine,
-and the server's certificate must be for the host's name. kazoo's own options trust the machine's authorities
-too, so the context is made here. It is made for each connection, so the next connection uses new files.
+**TLS** (``zks://``) is mutual. Only the authorities of ``--tls-ca`` are trusted, not the machine's
+authorities, and the server's certificate must be for the host's name. kazoo's own options trust the machine's
+authorities too, so the context is made here. It is made for each connection, so the next connection uses new
+files.
 
 No message and no repr holds a password.
 """
@@ -44,7 +45,7 @@ _FIELDS = {
     ("sasl", _DIGEST_MD5): ({"user", "password"}, {"service"}),
     ("sasl", _GSSAPI): (set(), {"service", "principal"}),
 }
-"""For each scheme and mechanism: the fields that the file must have, and those that it may have."""
+"""For each scheme and mechanism: the fields that the file must have, and the fields that it may have."""
 
 
 @attrs.frozen(kw_only=True)
@@ -206,7 +207,7 @@ def tls_context(tls: TLS) -> ssl.SSLContext:
     """Return the context for one connection.
 
     Raises:
-        OSError: A file cannot be read, or does not hold what it should (``ssl.SSLError``).
+        OSError: A file cannot be read, or has the wrong content (``ssl.SSLError``).
     """
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

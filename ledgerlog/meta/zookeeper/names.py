@@ -1,11 +1,12 @@
 """Map nodes of the metadata tree to znodes of ZooKeeper. This module only computes names.
 
-A node of ours may have a value and children at once, its parents need not exist, and its version begins and
-ends with its value. A znode cannot do all of that. A znode cannot exist without its parents, and a parent
+A node of ours may have a value and children at once. Its parents need not exist. Its version begins and ends
+with its value. A znode does not allow all of that. A znode cannot exist without its parents, and a parent
 that was made only to hold a child looks like a node with an empty value. So each node of ours is up to two
 znodes, side by side:
 
     value of a/b        CHROOT/a/=b        exists exactly while the node exists; its version is the node's
+                                           version
     directory of a/b    CHROOT/a/b         exists while something lies below it, and perhaps longer
 
 The znode of a value never has children. A directory has no value of its own. An empty directory may be left
@@ -59,7 +60,7 @@ def _directory_name(component: str) -> str:
 def parse_child(name: str) -> tuple[str, bool] | None:
     """Read the name of a znode: return its component, and whether the znode is a value (else a directory).
 
-    Return None if the znode is neither: it is not ours, or it is the counters' znode.
+    Return None for all other znodes: a znode that is not ours, or the counters' znode.
     """
     if name.startswith(_VALUE):
         component = _read(name[1:])

@@ -55,7 +55,7 @@ NO_VERSION = 2**31 - 1
 
 
 class StepRole(enum.Enum):
-    """The purpose of a step."""
+    """The purpose of a step in a transaction."""
 
     VALUE = enum.auto()
     MAKE_DIRECTORY = enum.auto()
@@ -64,7 +64,7 @@ class StepRole(enum.Enum):
     """Make the ephemeral directory of an ephemeral node."""
     DROP_DIRECTORY = enum.auto()
     PROVE_NO_DIRECTORY = enum.auto()
-    """Make the directory and remove it again: this succeeds exactly if there was none."""
+    """Make the directory and remove it again: this succeeds only if there was none."""
 
 
 @attrs.frozen
@@ -126,7 +126,7 @@ class Refusal(enum.Enum):
 
 @attrs.frozen
 class Structure:
-    """The tree's directories are not as the plan assumed: look, and plan again."""
+    """The tree's directories differ from the plan's assumption: look, and plan again."""
 
 
 @attrs.frozen
@@ -201,7 +201,7 @@ def _spellable(version: int) -> int:
 
 
 def meaning(step: PlanStep, refusal: Refusal, operation: Operation) -> LedgerLogError | Structure | Occupied:
-    """Return what the server's refusal means for the caller.
+    """Return the meaning of the server's refusal for the caller.
 
     Args:
         step: The first step of its transaction that failed.

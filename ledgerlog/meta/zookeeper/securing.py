@@ -1,11 +1,11 @@
-"""Put access control lists (who may do what) on the tree of a cluster, while the cluster works.
+"""Put access control lists (the rights of users) on the tree of a cluster, while the cluster works.
 
 All znodes have the same list as the cluster's node (``acl``). The list is changed in this order:
 
 1. Set the list of the cluster's node.
 2. Write that node's value again, unchanged, which gives the node another version. Every process checks this
-   version in each of its writes. So from here on nobody makes a znode with the former list: the check fails,
-   and the process reads the node's list again before it writes.
+   version in each of its writes. So from here on no process makes a znode with the former list: the check
+   fails, and the process reads the node's list again before it writes.
 3. Walk over the whole tree and set the list of every znode that has another one. Znodes that are made
    meanwhile have the new list already.
 
@@ -65,7 +65,7 @@ async def secure(
     readers: Iterable[ZkPrincipal] = (),
     with_root: bool = False,
 ) -> Secured:
-    """Give every znode of a tree the list that lets these principals in, and nobody else.
+    """Give every znode of a tree the list that admits only these principals.
 
     The caller may always do everything, under each identity that it has proved.
 
@@ -73,8 +73,8 @@ async def secure(
         conversation: The requests of a store that belongs to no cluster, so that it may write the cluster's
             node.
         names: The names of the tree.
-        all_of: Who else may do everything.
-        readers: Who may read.
+        all_of: Other principals that may do everything.
+        readers: The principals that may read.
         with_root: Whether to set the list of the znode "/" too, if the tree begins there.
 
     Raises:
@@ -87,10 +87,9 @@ async def secure(
     """
     if names.root == "/" and not with_root:
         raise InvalidArgument(
-            "the cluster lies in ZooKeeper's root, whose list applies to everybody who uses the ensemble. "
-            "If only this cluster uses it, give --with-root; otherwise move the cluster below a chroot "
-            "(metadata backup "
-            "and restore)"
+            "the cluster lies in ZooKeeper's root, whose list applies to all users of the ensemble. If only "
+            "this cluster uses it, give --with-root; otherwise move the cluster below a chroot (metadata "
+            "backup and restore)"
         )
     if not conversation.login.is_somebody:
         raise InvalidArgument(
@@ -100,7 +99,7 @@ async def secure(
     (before,) = await _ask(conversation, [partial(GetAcl, place)])
     if isinstance(before, Refused):
         raise ClusterNotFound("there is no cluster in the store, so there is nothing to secure")
-    # The server puts our identities in the place of "the creator".
+    # The server replaces "the creator" by our identities.
     await _ask(conversation, [partial(SetAcl, place, acl_for([THE_CREATOR, *all_of], readers))])
     await conversation.within_deadline(partial(_write_again, conversation, place))
     changed = 0

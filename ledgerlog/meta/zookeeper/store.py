@@ -8,9 +8,9 @@ The parts, from the outside in: this module (the session, the watches, the link 
 writer settles it: it reads again and looks for its token (rule 14). A request that was surely not done is
 tried again here, until ``limits.METADATA_TIMEOUT_S``.
 
-**Reads may be stale** by as much as the answering server lags behind. The reads of one store never go back in
-time, not even from one session to the next. After ``sync`` they see at least every write that finished before
-it.
+**Reads may be stale** by the time that the answering server lags behind. The reads of one store never go back
+in time, not even from one session to the next. After ``sync`` they see at least every write that finished
+before it.
 
 **The session** is SUSPENDED if the connection is lost or the lease has run out. It is CONNECTED again if the
 same session continues, and LOST if a server says that it is over. kazoo then opens a new session by itself,
@@ -108,7 +108,7 @@ _CUT_S = 1.0
 """If a server has not confirmed the end of the session after this time, we cut the connection."""
 
 _NEW_SESSION_S = 3.0
-"""How long a call whose session is over waits for the next session before it raises.
+"""If the session of a call is over, how long the call waits for the next session before it raises.
 
 So the caller usually finds the new session when it tries again.
 """
@@ -145,7 +145,7 @@ def open_zookeeper_store(
         new_acl: The list of each znode that is made while the store holds no cluster.
         session_timeout_s: The session timeout to ask for, at least 2 s and at most
             ``limits.SESSION_TIMEOUT_MAX_S``. The ensemble keeps it within its own bounds, which are 2 to 20
-            of its ticks. The death of a process is noticed after this time.
+            times its tick. The death of a process is noticed after this time.
 
     Raises:
         InvalidArgument: ``session_timeout_s`` is out of range, or a file of the credentials is missing,
@@ -239,7 +239,7 @@ class ZooKeeperStore(SingleWrites):
         self._zxid_floor = 0
         """The newest transaction that was seen in a session that was used."""
         self._is_refused_us = False
-        """Whether the log already says that the servers let this process do nothing."""
+        """Whether the log already says that the servers refuse this process."""
         self._link_number = 0
         self._link_ended = trio.Event()
         self._session: ZooKeeperSession | None = None
@@ -351,7 +351,7 @@ class ZooKeeperStore(SingleWrites):
         readers: Iterable[ZkPrincipal] = (),
         with_root: bool = False,
     ) -> Secured:
-        """Give every znode the list that lets these principals in, and nobody else; see ``securing``."""
+        """Give every znode the list that admits only these principals; see ``securing``."""
         return await secure(
             self._conversation, self._names, all_of=all_of, readers=readers, with_root=with_root
         )
@@ -590,7 +590,8 @@ class ZooKeeperStore(SingleWrites):
                     session.become(SessionState.CONNECTED)  # A late answer has extended the lease.
                 await trio.sleep(left_s)
             else:
-                # Wake the waiting tasks here: kazoo may not have noticed, or may only just be waking itself.
+                # Wake the waiting tasks here: kazoo may not have noticed the end yet, or may still be waking
+                # up.
                 session.become(SessionState.SUSPENDED)
                 await trio.sleep(_LAPSED_S)
 

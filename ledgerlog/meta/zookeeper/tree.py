@@ -7,12 +7,13 @@ directory may be left over, for example after a crash. A listing looks into dire
 ones.
 
 **Ids.** Generation G of a counter is a znode whose version counts its writes. An unconditional write gives a
-number that no other caller gets, in one request and without rivals: the id is G * ``IDS_PER_GENERATION`` +
-version - 1. ZooKeeper's versions have 31 bits. A generation ends long before the versions run out, and the
-next generation begins. If an answer is lost, an id is skipped.
+number that no other caller gets. It takes one request and never conflicts: the id is G *
+``IDS_PER_GENERATION`` + version - 1. ZooKeeper's versions have 31 bits. A generation ends long before the
+versions run out, and the next generation begins. If an answer is lost, an id is skipped.
 
 **sync** is a transaction that changes nothing, because a transaction needs a majority. ZooKeeper's own sync
-does not: the leader answers it alone. A deposed leader that does not know it yet would confirm an old state.
+needs no majority: the leader answers it alone. A leader that was deposed and does not know this yet would
+confirm an old state.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ class Tree:
     async def sync(self, attempt: Attempt) -> None:
         """Bring later reads up to date with all writes that finished before this call."""
         # It does not matter whether the root of the tree exists: a majority has agreed on the answer. The
-        # request changes nothing, so a lost answer leaves nothing in doubt. Hence a fresh Attempt.
+        # request changes nothing, so a lost answer leaves nothing in doubt. So use a new Attempt.
         del attempt
         await self._conversation.write(
             [CheckZnode(self._names.root, ANY_VERSION)], Attempt(), is_repeatable=True

@@ -1,4 +1,4 @@
-"""What the auditor concludes: which bookies are lost, and which entries it checks (rules 20 to 22, 24).
+"""The auditor's decisions: which bookies are lost, and which entries it checks (rules 20 to 22, 24).
 
 A bookie is *absent* while it is not registered. ``Absences`` remembers when each absence began. A bookie is
 *lost* once it was absent for the whole delay without a break. If the bookie returns before that, its absence

@@ -6,13 +6,13 @@ The ``Backfill`` takes the ranges in ascending order. For each range it works in
 
     lists     each other bookie of the same write sets lists the entries that it has
                   take_lists -> on_listed, on_list_failed
-    skip      if no list names any entry of a stretch, skip the stretch in one step, however long it is
+    skip      if no list names any entry of a stretch, skip the stretch in one step, no matter how long it is
     rounds    read the entries that some list names, up to ``round_entries`` ids at a time. Entries with the
               same write set form a class, and each class reads one range from one bookie at a time. Check
               the digests, and send the entries to the bookie in pieces
                   take_asks -> on_reply, on_failed;   take_copies -> on_copied
 
-**An entry that is not available does not hold up the others.** The entry is reported in one of two sets.
+**If an entry is not available, the others are still copied.** The entry is reported in one of two sets.
 ``nowhere``: every bookie that should have the entry answered, and none has an intact copy. ``unavailable``:
 some bookie could not say whether it has the entry, so another try makes sense (rule 8: no answer, limbo and
 trouble never mean "no such entry"). If a bookie fails to answer once, this ``Backfill`` does not ask it

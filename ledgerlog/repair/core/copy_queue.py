@@ -31,7 +31,8 @@ class Copy:
 
 
 class CopyQueue:
-    """The copies of one repair that are not confirmed yet. The queue is false if there are none."""
+    """The copies of one repair that are not confirmed yet. The queue is false (in a boolean context) if it is
+    empty."""
 
     def __init__(self) -> None:
         self._due: list[Copy] = []

@@ -1,4 +1,4 @@
-"""When you may restart a read-only bookie (one that takes no ordinary adds) without disturbing anybody.
+"""When you may restart a read-only bookie (one that takes no ordinary adds) without disturbing any client.
 
 A ledger *uses* a bookie if the ledger is not closed and its last fragment names the bookie: the writer sends
 the bookie adds, or a recovery reads from it. A process looks at all metadata again and again, and tells
@@ -37,13 +37,13 @@ class Leaving:
         """Begin without a look.
 
         Args:
-            settled_s: After this many seconds, every choice that a client made by an older view of the
+            settled_s: After this many seconds, every choice that a client based on an older view of the
                 registrations is stored.
         """
         self.is_free = False
         """Whether no process still uses the bookie."""
         self.waits_for = "nothing was checked yet"
-        """Why the bookie is not free, for a person; empty if it is."""
+        """Why the bookie is not free, for a person; empty if it is free."""
         self._settled_s = settled_s
         self._read_only_since: float | None = None
 

@@ -3,8 +3,8 @@
 **Forgotten and deleted ledgers.** Bookies may hold a ledger that the metadata do not have. The ledger is
 *forgotten* if its id was given out before a restore whose loss is not accepted yet: the backup may be older
 than the ledger. Otherwise the ledger was *deleted*, and bookies will collect it. A ledger with such an old id
-that was really deleted, and that bookies had not collected yet, looks forgotten too: nobody can tell the
-difference.
+that was really deleted, and that bookies had not collected yet, looks forgotten too: the difference cannot be
+seen.
 
 While the loss of the restore is not accepted, two more kinds of ledgers count as forgotten although the
 metadata have them, if bookies hold them and no log's list names them. A ledger with ``BROUGHT_BACK_LABEL``:
@@ -59,7 +59,7 @@ class NotHeld:
 
 @attrs.frozen(kw_only=True)
 class MetadataCheck:
-    """What differs between the metadata and the bookies."""
+    """The differences between the metadata and the bookies."""
 
     ledgers: int
     """Ledgers in the metadata."""
@@ -70,7 +70,7 @@ class MetadataCheck:
     """Bookies will collect these ledgers, so they do not count as a difference."""
     not_held: tuple[NotHeld, ...]
     missing: Mapping[str, tuple[int, ...]]
-    """By log, the ledgers of the log's list that neither the metadata nor an archive have."""
+    """By log, the ledgers of the log's list that are missing from the metadata and from the archive."""
     above_counter: tuple[int, ...]
     """Ids of ledgers above the store's counter. The store would give out these ids again."""
     unregistered: tuple[BookieId, ...]
@@ -83,7 +83,7 @@ class MetadataCheck:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing differs but deleted ledgers."""
+        """Whether deleted ledgers are the only difference."""
         return not (
             self.forgotten
             or self.not_held

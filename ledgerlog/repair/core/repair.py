@@ -5,7 +5,7 @@ works on fragments that take no more entries. Other processes may change the sam
 ledger's writer changes the last fragment, recoverers close the ledger, another worker repairs the same
 fragment. Verbs in, state out:
 
-    survey              which fragments name lost bookies, and how each may be repaired
+    survey              finds the fragments that name lost bookies, and how to repair each
     FragmentRepair      repairs one fragment, all its lost bookies at once:
       COPYING           reads and copies, a round of entries at a time
                             take_asks -> on_reply, on_failed;  take_copies -> on_copied, on_copy_failed,
@@ -15,8 +15,8 @@ fragment. Verbs in, state out:
 
 **Which fragments repair may change.** Every fragment of a closed ledger, and every fragment but the last of a
 ledger that is not closed (rule 20). All entries of these fragments are committed and never change, so a copy
-is right whenever it was read. The last fragment of a ledger that is not closed belongs to its writer: the
-writer may be about to store more entries, and bookies that the metadata no longer names would acknowledge
+is right, no matter when it was read. The last fragment of a ledger that is not closed belongs to its writer:
+the writer may be about to store more entries, and bookies that the metadata no longer names would acknowledge
 them. If a worker finds a lost bookie in this last fragment, the worker waits a while and checks that the same
 ensemble still names the bookie. Then it recovers the ledger, which ends the fragment (``Work.RECOVER``).
 
