@@ -390,11 +390,12 @@ def test_a_connection_belongs_to_the_loop_that_made_it() -> None:
         async with aio.connect("memory:") as cluster:
             log = await cluster.create_log("log")
 
-            def elsewhere() -> None:
-                asyncio.run(log.info().__await__.__self__)
+            async def elsewhere() -> None:
+                async with asyncio.timeout(PATIENCE_S):
+                    await log.info()
 
             with pytest.raises(InvalidArgument, match="belongs to the asyncio loop that made it"):
-                await asyncio.to_thread(elsewhere)
+                await asyncio.to_thread(asyncio.run, elsewhere())
 
     run(main)
 

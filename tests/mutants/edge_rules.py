@@ -449,8 +449,7 @@ READING = (
         if self._is_taken:
             await self._over.park()
         """,
-        f"{_SHELLS}shared_tails.py::test_a_follower_that_asked_for_all_may_leave",
-        f"{_SHELLS}shared_tails.py::test_forty_followers_ask_no_more_than_one",
+        f"{_SHELLS}shared_tails.py::test_one_of_those_who_wait_does_the_work_that_failed",
     ),
     equivalent(
         "edge_work_that_failed_counts_as_done_for_the_others",

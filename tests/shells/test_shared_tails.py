@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ledgerlog.cluster import Cluster, connect
 from ledgerlog.errors import EntryCorrupt
-from ledgerlog.ledger.tail import LedgerTail
+from ledgerlog.ledger.tail import LedgerTail, _Turn
 from ledgerlog.log.log import Log
 from ledgerlog.model.quorum import Replication
 
@@ -91,6 +91,33 @@ async def test_a_follower_that_asked_for_all_may_leave(cluster: Cluster) -> None
     for number, each in enumerate(them):
         assert each.seen == [b"%d" % record for record in range(number + 1)]
     assert not cluster.client.tails._tails, "nobody follows, so nothing is kept"
+
+
+async def test_one_of_those_who_wait_does_the_work_that_failed() -> None:
+    turn, released = _Turn(), trio.Event()
+    begun: list[str] = []
+
+    async def follow(name: str, scope: trio.CancelScope) -> None:
+        with scope:
+            if await turn.wait_round():
+                with turn.taken():
+                    begun.append(name)
+                    await released.wait()
+
+    async with trio.open_nursery() as nursery:
+        first = trio.CancelScope()
+        nursery.start_soon(follow, "first", first)
+        await wait_all_tasks_blocked()
+        for name in ("second", "third", "fourth"):
+            nursery.start_soon(follow, name, trio.CancelScope())
+        await wait_all_tasks_blocked()
+        assert begun == ["first"]
+        first.cancel()
+        await wait_all_tasks_blocked()
+        assert len(begun) == 2
+        released.set()
+    assert len(begun) == 2, "the others take the result"
+    assert turn.rounds == 1
 
 
 @pytest.mark.parametrize("seed", range(20))
