@@ -77,23 +77,15 @@ class Watermark:
         value: The first value; -1 means that nothing has completed.
     """
 
-    __slots__ = ("_dead", "_failure", "_value", "_waiters")
+    __slots__ = ("_dead", "_waiters", "failure", "value")
 
     def __init__(self, value: int = -1) -> None:
-        self._value = value
-        self._failure: BaseException | None = None
+        self.value = value
+        """The current value. Only ``advance`` changes it."""
+        self.failure: BaseException | None = None
+        """Why the value will never move again; None if nothing has failed. Only ``fail`` changes it."""
         self._waiters: deque[_Waiter] = deque()
         self._dead = 0
-
-    @property
-    def value(self) -> int:
-        """The current value."""
-        return self._value
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the value will never move again; None if nothing has failed."""
-        return self._failure
 
     def advance(self, to: int) -> None:
         """Move to ``to`` and wake every waiter whose level is at or below it.
@@ -101,9 +93,9 @@ class Watermark:
         If the value is ``to`` already, nothing happens. Moving back is a bug, and so is moving after
         ``fail``.
         """
-        assert to >= self._value, f"a watermark at {self._value} never goes back to {to}"
-        assert self._failure is None or to == self._value, "a watermark that has failed does not move"
-        self._value = to
+        assert to >= self.value, f"a watermark at {self.value} never goes back to {to}"
+        assert self.failure is None or to == self.value, "a watermark that has failed does not move"
+        self.value = to
         waiters = self._waiters
         while waiters and waiters[0].level <= to:
             self._wake(waiters.popleft())
@@ -114,9 +106,9 @@ class Watermark:
         Every later ``wait`` for more than ``value`` raises a copy as well. The first failure is kept: later
         calls change nothing.
         """
-        if self._failure is not None:
+        if self.failure is not None:
             return
-        self._failure = failure
+        self.failure = failure
         waiters, self._waiters = self._waiters, deque()
         for waiter in waiters:
             self._wake(waiter)
@@ -133,10 +125,10 @@ class Watermark:
         Cancelling: no other waiter is affected. If the watermark reached ``level`` before the cancellation
         was delivered, the call returns.
         """
-        if level <= self._value:
+        if level <= self.value:
             await trio.lowlevel.checkpoint()
             return
-        if self._failure is None:
+        if self.failure is None:
             waiter = _Waiter(self, level, current_task())
             waiters = self._waiters
             if not waiters or waiters[-1].level <= level:
@@ -144,12 +136,12 @@ class Watermark:
             else:
                 self._insert(waiter)
             await wait_task_rescheduled(waiter.abort)
-            if level <= self._value:
+            if level <= self.value:
                 return
         else:
             await trio.lowlevel.checkpoint()
-        assert self._failure is not None, "a waiter is woken when it is reached or when all fail"
-        raise fresh(self._failure)
+        assert self.failure is not None, "a waiter is woken when it is reached or when all fail"
+        raise fresh(self.failure)
 
     # --- the queue -------------------------------------------------------------------------------
 

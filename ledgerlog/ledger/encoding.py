@@ -31,6 +31,7 @@ class AddEncoder:
     def __init__(self, ledger_id: int, replication: Replication, key: bytes, *, recovery: bool) -> None:
         self._ledger_id = ledger_id
         self._replication = replication
+        self._is_striped = replication.is_striped
         self._key = key
         self._recovery = recovery
         self.told_lac = NO_ENTRY
@@ -45,8 +46,8 @@ class AddEncoder:
         The frame carries the LAC and LAFR of the time when it was first encoded: an older LAC is still
         true."""
         batch = send.batch
-        encoded = self._encoded(batch)
-        if send.first == batch.first and not self._replication.is_striped:
+        encoded: _Encoded = batch.encoded or self._encode_entries(batch)
+        if send.first == batch.first and not self._is_striped:
             if encoded.frame is None:
                 encoded.frame = self._frame(encoded.entries, lac, lafr)
                 self.told_lac = lac
@@ -64,11 +65,9 @@ class AddEncoder:
             encoded.parts[slot, send.first] = part
         return part
 
-    def _encoded(self, batch: AddBatch) -> _Encoded:
-        encoded: _Encoded | None = batch.encoded
-        if encoded is None:
-            encoded = batch.encoded = _Encoded(Entries.build(self._ledger_id, batch.first, batch.payloads))
-            batch.payloads = ()
+    def _encode_entries(self, batch: AddBatch) -> _Encoded:
+        encoded = batch.encoded = _Encoded(Entries.build(self._ledger_id, batch.first, batch.payloads))
+        batch.payloads = ()
         return encoded
 
     def _frame(self, entries: Entries, lac: int, lafr: int) -> Sequence[Buffer]:

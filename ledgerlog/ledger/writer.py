@@ -217,7 +217,7 @@ class LedgerWriter:
     def has_room(self) -> bool:
         """Whether the window has room for another entry."""
         core = self._core
-        return core.unsettled_bytes < self._window_bytes and core.unsettled_entries < self._window_entries
+        return core.unsettled_entries < self._window_entries and core.unsettled_bytes < self._window_bytes
 
     def set_progress_callback(self, callback: Callable[[], None] | None) -> None:
         """Call ``callback`` synchronously, once per batch, after the LAC moved or ``failure`` was set.
@@ -261,13 +261,17 @@ class LedgerWriter:
             _check_payloads(payloads)
         if max(map(len, payloads), default=0) > ENTRY_BYTES_MAX:
             raise RecordTooLarge(max(map(len, payloads)), ENTRY_BYTES_MAX, "ledger entry")
-        if core.last_add_pushed == core.lac:
-            self._progress_at = trio.current_time()
-            if self._is_resting:
-                self._wake.set()  # From now on, the maintaining task must look at the clock.
+        was_idle = core.last_add_pushed == core.pending.lac
         first = core.append(payloads)
-        if self._timed_entry == NO_ENTRY:
-            self._timed_entry, self._timed_at = first, trio.current_time()
+        is_timed = self._timed_entry == NO_ENTRY
+        if was_idle or is_timed:
+            now = trio.current_time()
+            if was_idle:
+                self._progress_at = now
+                if self._is_resting:
+                    self._wake.set()  # From now on, the maintaining task must look at the clock.
+            if is_timed:
+                self._timed_entry, self._timed_at = first, now
         if core.form_batches():
             self._slots.send_due()
         return first
@@ -503,35 +507,38 @@ class LedgerWriter:
         Returns:
             The bytes of the frame.
         """
-        core = self._core
-        return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)
+        pending = self._core.pending
+        return self._encoder.encode(send, slot, lac=pending.lac, lafr=pending.lafr)
 
     def _act(self) -> None:
         """Act on the core's state. Connections call this after they have changed the state."""
         core = self._core
+        pending = core.pending
         if core.failure is None:
             core.form_batches()
-            if core.pending.has_sends:
+            if pending.has_sends:
                 self._slots.send_due()
-        if core.is_over:
-            assert core.failure is not None, "an end has a reason, a closed ledger included"
+        elif core.is_over:
             self._end(core.failure)
             self._wake.set()  # The end may be waiting for a copy that just arrived.
             return
-        if core.lac > self._confirmed.value and self._confirmed.failure is None:
+        confirmed, lac = self._confirmed, pending.lac
+        if lac > confirmed.value and confirmed.failure is None:
             self._progress_at = now = trio.current_time()
-            if core.lac >= self._timed_entry != NO_ENTRY:
+            if lac >= self._timed_entry != NO_ENTRY:
                 self._counts.append_s.observe(now - self._timed_at)
                 self._timed_entry = NO_ENTRY
-            self._members.on_progress()
-            self._confirmed.advance(core.lac)
-            if not self._publish_due and core.lac > self._encoder.told_lac:
+            if self._members.is_stalled:
+                self._members.on_progress()
+            confirmed.advance(lac)
+            if not self._publish_due and lac > self._encoder.told_lac:
                 self._publish_due = True
                 self._wake.set()
-            self._tell_progress()
+            if self._progress_callback is not None:
+                self._progress_callback()
         if core.failure is not None:
             self._wake.set()  # A closing write is wanted.
-        if core.is_drained or core.failure is not None:
+        if self._drained and (core.is_drained or core.failure is not None):
             self._drained.unpark_all()
         if self._room and self.has_room:
             self._room.unpark_all()

@@ -187,7 +187,8 @@ class UnansweredAdds:
                 current, first, last = attachment, its_first, its_last
         if current is not None:
             self._tell_ok(current, first, last)
-        self._pop_refused()
+        if self._queue:
+            self._pop_refused()
 
     def on_refused(self, number: int, status: Status) -> None:
         """The bookie refused one add.

@@ -228,24 +228,28 @@ class TcpStream:
         return None
 
     async def receive_into(self, buffer: memoryview) -> int:
-        if self._is_drained and not self._closed:
-            await self._wait(wait_readable)
-        else:
-            await self._turns.take()
-        while True:
-            if self._closed:
-                raise ConnectionLost(f"the connection with {self._peer} is closed")
-            try:
-                received = self._sock.recv_into(buffer)
-            except BlockingIOError:
-                pass
-            except OSError as cause:
-                raise self._lost(cause) from cause
+        turns = self._turns
+        try:
+            if self._is_drained and not self._closed:
+                turns.renew()
+                await wait_readable(self._fd)
             else:
-                self._is_drained = received < len(buffer)
-                self._turns.spend_copied(received)
-                return received
-            await self._wait(wait_readable)
+                await turns.take()
+            while not self._closed:
+                try:
+                    received = self._sock.recv_into(buffer)
+                except BlockingIOError:
+                    turns.renew()
+                    await wait_readable(self._fd)
+                else:
+                    self._is_drained = received < len(buffer)
+                    turns.spend_copied(received)
+                    return received
+        except trio.ClosedResourceError as cause:
+            raise ConnectionLost(f"the connection with {self._peer} is closed") from cause
+        except OSError as cause:
+            raise self._lost(cause) from cause
+        raise ConnectionLost(f"the connection with {self._peer} is closed")
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         if self._closed:
@@ -276,12 +280,9 @@ class TcpStream:
         _close_socket(self._sock)
 
     async def _wait_writable(self) -> None:
-        await self._wait(wait_writable)
-
-    async def _wait(self, until_ready: Any) -> None:
         self._turns.renew()
         try:
-            await until_ready(self._fd)
+            await wait_writable(self._fd)
         except trio.ClosedResourceError as cause:
             raise ConnectionLost(f"the connection with {self._peer} is closed") from cause
         except OSError as cause:

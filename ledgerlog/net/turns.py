@@ -52,7 +52,8 @@ class Turns:
 
     def spend_copied(self, count: int) -> None:
         """Count ``count`` bytes that one call only copied."""
-        self.spend(count >> 3)
+        cost, least = count >> 3, self._least
+        self._left -= cost if cost > least else least
 
     def renew(self) -> None:
         """Begin a new turn: other tasks have just run."""

@@ -233,9 +233,11 @@ def split_payloads(payload: bytes | memoryview, lengths: array[int]) -> list[byt
 def each_payload(payload: bytes | memoryview, lengths: array[int]) -> Iterator[bytes]:
     """Yield the payloads that ``split_payloads`` returns, but split only a few at a time. If you look at each
     payload once and keep none, the memory that this takes does not grow with the frame."""
+    if len(lengths) == 1:
+        return iter((bytes(payload),))
     view = memoryview(payload)
     length = lengths[0] if lengths else 0
-    if length and len(lengths) > 1 and _is_uniform(lengths):
+    if length and _is_uniform(lengths):
         at_once = min(len(lengths), max(1, _PIECE_BYTES // length))
         middle = len(view) - len(view) % (length * at_once)
         pieces = _uniform_splitter(length, at_once).iter_unpack(view[:middle])

@@ -73,6 +73,7 @@ from typing import NamedTuple
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, LEDGER_ID_MAX, TURN_BYTES
 from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.record import tuple_new
 from ledgerlog.wire.checksum import checksum
 
 HEADER = struct.Struct("<IIBBHIQqqqqqqI4x16s")
@@ -237,24 +238,27 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
     Raises:
         WireError: A field is out of range, or the checksum does not match.
     """
-    if len(raw) < HEADER_BYTES:
-        raise WireError(f"a frame of {len(raw)} bytes; the header alone has {HEADER_BYTES}")
-    header = Header._make(HEADER.unpack_from(raw))
-    if header.length != len(raw) - 4:
-        raise WireError(f"a frame of {len(raw)} bytes says that it has {header.length + 4}")
+    size = len(raw)
+    if size < HEADER_BYTES:
+        raise WireError(f"a frame of {size} bytes; the header alone has {HEADER_BYTES}")
+    header: Header = tuple_new(Header, HEADER.unpack_from(raw))
+    if header.length != size - 4:
+        raise WireError(f"a frame of {size} bytes says that it has {header.length + 4}")
     if header.kind & ~REPLY not in _KINDS:
         raise WireError(f"unknown message kind {header.kind}")
     if header.flags & ~_FLAGS:
         raise WireError(f"unknown flags {header.flags:#x} in a message of kind {header.kind}")
     if header.status not in _STATUSES:
         raise WireError(f"unknown status {header.status} in a message of kind {header.kind}")
-    if header.entry_count > FRAME_ENTRIES_MAX and header.kind in _WITH_ENTRIES:
-        raise WireError(f"{header.entry_count} entries in a frame, over the limit of {FRAME_ENTRIES_MAX}")
-    body_length = len(raw) - HEADER_BYTES
-    covered = index_bytes(header.kind, header.flags, header.entry_count, body_length)
-    if covered > body_length:
-        raise WireError(f"{header.entry_count} entries do not fit a body of {body_length} bytes")
-    if checksum(bytes(raw[8 : HEADER_BYTES + covered])) != header.checksum:
+    end = size
+    if header.kind in _WITH_ENTRIES:
+        if header.entry_count > FRAME_ENTRIES_MAX:
+            raise WireError(f"{header.entry_count} entries in a frame, over the limit of {FRAME_ENTRIES_MAX}")
+        body_length = size - HEADER_BYTES
+        end = HEADER_BYTES + index_bytes(header.kind, header.flags, header.entry_count, body_length)
+        if end > size:
+            raise WireError(f"{header.entry_count} entries do not fit a body of {body_length} bytes")
+    if checksum(bytes(raw[8:end])) != header.checksum:
         raise WireError(f"the checksum of a message of kind {header.kind} does not match")
     if not 0 <= header.ledger_id <= LEDGER_ID_MAX:
         raise WireError(f"ledger id {header.ledger_id} is out of range")
@@ -262,7 +266,8 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
         raise WireError(f"entry ids {header.first}..{header.last} are out of range")
     if not (NO_ENTRY <= header.lac <= ENTRY_ID_MAX and NO_ENTRY <= header.lafr <= ENTRY_ID_MAX):
         raise WireError(f"LAC {header.lac}, LAFR {header.lafr}: out of range")
-    return Frame(header, raw)
+    frame: Frame = tuple_new(Frame, (header, raw))
+    return frame
 
 
 class SpareBuffers:
@@ -370,6 +375,8 @@ class FrameBuffer:
         """
         rest = self._end - self._start
         size = len(self._buffer)
+        if not rest:
+            self._start = self._end = 0
         if size > self._roomy and self.unfinished_bytes <= self._roomy:
             self._leave_large(rest)  # The large frame is done: others may use its memory.
         elif size - self._end < size // 4 or not rest:
@@ -385,7 +392,8 @@ class FrameBuffer:
         if room > TURN_BYTES:
             # Receive a little more than the frame needs. If this brings the head of another large frame, the
             # large buffer is kept for that frame.
-            room = min(room, TURN_BYTES + max(0, self.unfinished_bytes - rest))
+            more = max(0, self.unfinished_bytes - rest) if rest else 0
+            room = min(room, TURN_BYTES + more)
         return self._view[self._end : self._end + room]
 
     def _move(self, rest: int, size: int) -> None:
@@ -447,8 +455,8 @@ class FrameBuffer:
         held = self._end - self._start
         if held < 4:
             return False
-        size = self.unfinished_bytes
-        return size <= held or size > 4 + FRAME_BYTES_MAX
+        (length,) = _LENGTH.unpack_from(self._view, self._start)
+        return bool(4 + length <= held or length > FRAME_BYTES_MAX)
 
     def count_frames(self, count_max: int) -> tuple[int, int]:
         """Return the number and the size of the complete frames, up to ``count_max``, without taking them."""
@@ -472,7 +480,7 @@ class FrameBuffer:
         """
         frames: list[Frame] = []
         start, end, view = self._start, self._end, self._view
-        while end - start >= 4 and len(frames) < count_max:
+        while end - start >= 4 and count_max > 0:
             (length,) = _LENGTH.unpack_from(view, start)
             if not HEADER_BYTES - 4 <= length <= FRAME_BYTES_MAX:
                 raise WireError(f"a frame length of {length} bytes is out of range")
@@ -481,6 +489,7 @@ class FrameBuffer:
                 break
             frames.append(decode_frame_untrusted(view[start:stop]))
             start = stop
+            count_max -= 1
         self._start = start
         return frames
 

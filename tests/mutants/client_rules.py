@@ -267,7 +267,7 @@ MUTANTS = (
         "the_lac_is_told_before_it_is_confirmed",
         "C LacIsCommitted",
         "LedgerWriter._encode",
-        "core.lac",
+        "pending.lac",
         "send.last",
         f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",
     ),

@@ -909,7 +909,7 @@ CONCURRENCY = (
         "concurrency",
         "Watermark.fail",
         """
-        if self._failure is not None:
+        if self.failure is not None:
             return
         """,
         "",

@@ -275,11 +275,11 @@ PENDING = (
         "acks_beyond_the_ack_quorum_are_not_recorded",
         "rule 11",
         "PendingAdds.on_add_ok",
-        "slot.confirmed.add(max(first, settled + 1), last)",
+        "slot.confirmed.add(first if first > settled else settled + 1, last)",
         """
         if sum(last in other.confirmed for other in self.slots) >= self.replication.ack_quorum:
             return False
-        slot.confirmed.add(max(first, settled + 1), last)
+        slot.confirmed.add(first if first > settled else settled + 1, last)
         """,
         f"{_TEST_PENDING}::test_confirmations_are_recorded_after_the_ack_quorum_was_reached",
     ),

@@ -144,7 +144,7 @@ MUTANTS = (
     mutant(
         "tenure_of_a_striped_slot_takes_other_entries_for_gaps",
         "rule 24",
-        "Tenure._after_gap",
+        "Tenure.__init__",
         "replication.is_striped",
         "not replication.is_striped",
         f"{_TENURE_TEST}::test_a_striped_slot_that_confirms_each_of_its_entries_alone_lacks_nothing",

@@ -114,7 +114,9 @@ class Slot:
 
 
 class PendingAdds:
-    """The pending entries of one ledger and their progress towards the quorums."""
+    """The pending entries of one ledger and their progress towards the quorums.
+
+    The attributes change only within this object's methods."""
 
     def __init__(
         self,
@@ -130,6 +132,8 @@ class PendingAdds:
         self.lap = base
         self.lac = base
         self.lafr = base
+        self.settled = base
+        """The last entry that the writer is done with: the LAFR in guaranteed mode, otherwise the LAC."""
         self.batches: deque[AddBatch] = deque()
         """Batches with an entry above ``settled``, after the carried ones, in order."""
         self.byte_count = 0
@@ -137,7 +141,8 @@ class PendingAdds:
         self.slots = [Slot(i, bookie, base) for i, bookie in enumerate(fragments[-1].ensemble)]
         self._by_bookie = {slot.bookie: slot for slot in self.slots}
         self._carried: dict[int, int] = {}  # by slot: keep batches above this entry for its replacement
-        if replication.is_striped:
+        self._is_striped = replication.is_striped
+        if self._is_striped:
             self._classes = [
                 [self.slots[i] for i in replication.write_set(residue)]
                 for residue in range(replication.ensemble)
@@ -146,11 +151,6 @@ class PendingAdds:
             self._classes = [self.slots]
 
     # --- questions ----------------------------------------------------------------------------
-
-    @property
-    def settled(self) -> int:
-        """The last entry that the writer is done with: the LAFR in guaranteed mode, otherwise the LAC."""
-        return self.lafr if self.replication.guaranteed else self.lac
 
     @property
     def is_drained(self) -> bool:
@@ -190,7 +190,12 @@ class PendingAdds:
     def has_sends(self) -> bool:
         """Whether ``take_sends`` may have something for any bookie."""
         lap = self.lap
-        return any(slot.sent < lap and not slot.failed and not slot.replacing for slot in self.slots)
+        for slot in self.slots:
+            if slot.failed or slot.replacing:
+                continue
+            if slot.sent < lap:
+                return True
+        return False
 
     def take_sends(self, bookie: BookieId) -> list[Send]:
         """Take the entries to send to a bookie: all that were not handed out since it connected.
@@ -203,19 +208,20 @@ class PendingAdds:
         for batch in reversed(self.batches):
             if batch.last <= slot.sent:
                 break
-            first = max(batch.first, slot.sent + 1)
-            if self._holds_any(slot.index, first, batch.last):
+            first = batch.first if batch.first > slot.sent else slot.sent + 1
+            if not self._is_striped or self._holds_any(slot.index, first, batch.last):
                 sends.append(Send(batch, first, batch.last))
             else:
                 slot.confirmed.add(first, batch.last)  # The slot holds none of these entries.
         sends.reverse()
         slot.sent = self.lap
-        self._stop_carrying(slot)
+        if self._carried:
+            self._stop_carrying(slot)
         return sends
 
     def _holds_any(self, slot: int, first: int, last: int) -> bool:
         replication = self.replication
-        if not replication.is_striped or last - first + 1 >= replication.ensemble:
+        if last - first + 1 >= replication.ensemble:
             return True
         return any(replication.holds(slot, entry_id) for entry_id in range(first, last + 1))
 
@@ -234,7 +240,7 @@ class PendingAdds:
         settled = self.settled
         if last <= settled:
             return False
-        slot.confirmed.add(max(first, settled + 1), last)
+        slot.confirmed.add(first if first > settled else settled + 1, last)
         return self._advance()
 
     def on_bookie_failed(self, bookie: BookieId) -> bool:
@@ -268,6 +274,7 @@ class PendingAdds:
             lafr = self._quorum_reach(self.lafr, self.replication.write_quorum)
             moved = moved or lafr > self.lafr
             self.lafr = lafr
+        self.settled = self.lafr if self.replication.guaranteed else lac
         if moved:
             self._retire()
         self.check()
@@ -289,8 +296,8 @@ class PendingAdds:
                 ]
                 reaches.sort(reverse=True)
                 through = reaches[quorum - 1]
-                if len(self._classes) > 1:
-                    # Continue with the entry before the first one of this class that lacks the quorum.
+                if self._is_striped:
+                    # Go on to the entry before the first one of this class that lacks the quorum.
                     through += (residue - through - 1) % ensemble
                 if through < reach:
                     reach = through

@@ -16,18 +16,18 @@ class RangeSet:
         self._lows: list[int] = []
         self._highs: list[int] = []
 
-    def add(self, low: int, high: int) -> None:
-        """Add every id in low..high to the set."""
+    def add(self, low: int, high: int) -> bool:
+        """Add every id in low..high to the set. Return whether there is one range more than before."""
         assert low <= high
         lows, highs = self._lows, self._highs
         if not highs or low > highs[-1] + 1:
             lows.append(low)
             highs.append(high)
-            return
+            return True
         if low >= lows[-1]:
             if high > highs[-1]:
                 highs[-1] = high
-            return
+            return False
         # The slow path: find the ranges that touch low..high and make them one.
         begin = 0
         while highs[begin] < low - 1:
@@ -39,6 +39,7 @@ class RangeSet:
             low, high = min(low, lows[begin]), max(high, highs[end - 1])
         lows[begin:end] = [low]
         highs[begin:end] = [high]
+        return begin == end
 
     def reach(self, start: int) -> int:
         """Return the largest x such that all of start..x is in the set; start - 1 if ``start`` is not in the

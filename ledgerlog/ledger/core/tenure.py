@@ -26,10 +26,11 @@ _RANGES_MAX = 64
 class Tenure:
     """The confirmations of one bookie in one slot, from the entry ``first`` on."""
 
-    __slots__ = ("_confirmed", "_first", "_replication", "_slot")
+    __slots__ = ("_confirmed", "_first", "_is_striped", "_replication", "_slot")
 
     def __init__(self, replication: Replication, slot: int, first: int) -> None:
         self._replication = replication
+        self._is_striped = replication.is_striped
         self._slot = slot
         self._first = first
         self._confirmed = RangeSet()
@@ -44,13 +45,15 @@ class Tenure:
         """
         if first > last:
             return
-        # Entries just before ``first`` that only other slots hold are in no frame for this slot. They leave
-        # no gap.
-        first = self._after_gap(first)
+        if self._is_striped:
+            # Entries just before ``first`` that only other slots hold are in no frame for this slot. They
+            # leave no gap.
+            first = self._after_gap(first)
+        if first < self._first:
+            first = self._first
         if first <= last:
             confirmed = self._confirmed
-            confirmed.add(first, last)
-            if confirmed.count > _RANGES_MAX:
+            if confirmed.add(first, last) and confirmed.count > _RANGES_MAX:
                 confirmed.discard_first()
 
     def lacks_any(self, last: int) -> bool:
@@ -69,8 +72,6 @@ class Tenure:
 
     def _after_gap(self, first: int) -> int:
         """Return the entry after the last entry below ``first`` that the slot holds."""
-        replication = self._replication
-        if replication.is_striped:
-            while first > self._first and not replication.holds(self._slot, first - 1):
-                first -= 1
-        return max(first, self._first)
+        while first > self._first and not self._replication.holds(self._slot, first - 1):
+            first -= 1
+        return first

@@ -102,6 +102,8 @@ class WriterCore:
         self._frames_outstanding = frames_outstanding
         self._frame_bytes = frame_bytes
         self._frame_entries = frame_entries
+        self.last_add_pushed = NO_ENTRY
+        """The last entry appended, in a batch or still queued; -1 if there is none."""
         self._queue: list[bytes] = []  # appended, and not in a batch yet
         self._queue_bytes = 0
         self._replacements: dict[int, BookieId] = {}  # the change under way
@@ -112,11 +114,6 @@ class WriterCore:
         self._closing = _Closing.NO
 
     # --- state for callers --------------------------------------------------------------------
-
-    @property
-    def last_add_pushed(self) -> int:
-        """The last entry appended, in a batch or still queued; -1 if there is none."""
-        return self.pending.lap + len(self._queue)
 
     @property
     def lac(self) -> int:
@@ -141,7 +138,7 @@ class WriterCore:
     @property
     def is_drained(self) -> bool:
         """Whether everything appended is settled."""
-        return not self._queue and self.pending.is_drained
+        return self.last_add_pushed == self.pending.settled
 
     @property
     def is_closed(self) -> bool:
@@ -157,7 +154,7 @@ class WriterCore:
     def is_over(self) -> bool:
         """Whether nothing is left to do: the ledger is closed, or the writer failed and has no closing write
         to attempt."""
-        return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)
+        return self.failure is not None and self._closing is not _Closing.WANTED
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -174,6 +171,7 @@ class WriterCore:
             raise self.failure
         first = self.last_add_pushed + 1
         self._queue.extend(payloads)
+        self.last_add_pushed += len(payloads)
         self._queue_bytes += sum(map(len, payloads))
         return first
 
@@ -373,6 +371,7 @@ class WriterCore:
 
     def _drop_queue(self) -> None:
         self._queue, self._queue_bytes = [], 0
+        self.last_add_pushed = self.pending.lap
 
     # --- metadata -----------------------------------------------------------------------------
 
