@@ -622,7 +622,7 @@ class SimDisk(_Door):
     def may_write_now(self, size: int) -> bool:
         return False  # Every write takes simulated time.
 
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+    def write_now(self, file: File, offset: int, view: memoryview) -> float:
         raise AssertionError("may_write_now says no")
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:

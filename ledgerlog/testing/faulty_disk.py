@@ -219,7 +219,7 @@ class FaultyDisk(MemoryDisk):
     def may_write_now(self, size: int) -> bool:
         return self.is_quick
 
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+    def write_now(self, file: File, offset: int, view: memoryview) -> float:
         assert isinstance(file, MemoryFile)
         call = DiskCall("write_now", file.path, len(view))
         self.calls[call.verb] += 1
@@ -227,6 +227,7 @@ class FaultyDisk(MemoryDisk):
             if isinstance(fault, Fails):
                 fault.check(call)
         file.content[offset : offset + len(view)] = view
+        return 0.0
 
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         act = partial(super().read, file, ranges)

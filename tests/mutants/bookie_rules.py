@@ -310,10 +310,10 @@ ADDS = (
         "told_before_the_write_at_once",
         "A.1, storage",
         "Journal._write_now",
-        "self._disk.write_now(segment.file, block.offset, block.view)",
+        "took_s = self._disk.write_now(segment.file, block.offset, block.view)",
         """
         self._on_written(block)
-        self._disk.write_now(segment.file, block.offset, block.view)
+        took_s = self._disk.write_now(segment.file, block.offset, block.view)
         return
         """,
         f"{_TEST_AT_ONCE}::"

@@ -394,4 +394,13 @@ MUTANTS = (
         "self._database.flush_wal(False)",
         f"{_SYSTEM_CALLS}[rocksdb-few]",
     ),
+    mutant(
+        "a_disk_is_slow_while_the_process_waits_for_a_processor",
+        "storage",
+        "RealDisk.write_now",
+        "haste.on_written(took_s - (_waited_s() - waited_s) if in_doubt else took_s)",
+        "haste.on_written(took_s)",
+        "tests/storage/test_inline_writes.py"
+        "::test_time_that_the_process_waited_for_a_processor_does_not_make_the_disk_slow",
+    ),
 )

@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from bookie.storage.disk import real as real_disk
 from bookie.storage.disk.real import (
@@ -49,6 +51,41 @@ def test_a_write_that_was_late_once_does_not_make_the_disk_slow() -> None:
         haste.on_written(INLINE_S * 50)  # The process waited for a processor.
         assert haste.allows(4096)
         haste.on_written(INLINE_S / 2)
+
+
+@pytest.mark.parametrize("waits_for_a_processor", [False, True])
+async def test_time_that_the_process_waited_for_a_processor_does_not_make_the_disk_slow(
+    waits_for_a_processor: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    asked = 0
+
+    def waited_s() -> float:
+        nonlocal asked
+        asked += 1
+        return trio.current_time() if waits_for_a_processor else 0.0
+
+    def write(file: RealFile, offset: int, view: memoryview) -> None:
+        mock_clock.jump(took_s)
+
+    monkeypatch.setattr(real_disk, "_write_sync", write)
+    monkeypatch.setattr(real_disk, "_waited_s", waited_s)
+    disk = RealDisk()
+    file, view = RealFile("file", -1), memoryview(bytes(4096))
+    took_s = INLINE_S / 2
+    for _ in range(10):
+        assert disk.write_now(file, 0, view) == pytest.approx(took_s)
+    assert not asked, "asking costs time, too"
+    took_s = INLINE_S * 2
+    for _ in range(INLINE_SLOW_WRITES):
+        assert disk.may_write_now(4096)
+        disk.write_now(file, 0, view)
+    assert disk.may_write_now(4096) == waits_for_a_processor
+    assert asked
+
+
+def test_the_kernel_tells_how_long_this_thread_waited_for_a_processor() -> None:
+    before = real_disk._waited_s()
+    assert 0 <= before <= real_disk._waited_s()
 
 
 async def test_either_way_the_bytes_are_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,8 +168,8 @@ class Disk(Protocol):
         """Whether a ``write_now`` of ``size`` bytes is allowed. Only disks that answer at once allow it."""
         ...
 
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
-        """Write durably, as ``write_sync``, without letting other tasks run.
+    def write_now(self, file: File, offset: int, view: memoryview) -> float:
+        """Write durably, as ``write_sync``, without letting other tasks run. Return how many seconds it took.
 
         Call it only if ``may_write_now`` has just returned True, and never while a ``write_sync`` is under
         way.

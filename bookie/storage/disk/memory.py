@@ -144,7 +144,7 @@ class MemoryDisk:
     def may_write_now(self, size: int) -> bool:
         return False
 
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+    def write_now(self, file: File, offset: int, view: memoryview) -> float:
         raise AssertionError("write_now was called, though may_write_now returns False")
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:

@@ -15,8 +15,10 @@ hop costs about as much as the write, because two threads on different processor
 of up to INLINE_BYTES_MAX is made in the event loop itself, as long as the disk answers within INLINE_S. If
 INLINE_SLOW_WRITES writes in a row take longer, the next INLINE_PENALTY writes go to the thread, and then one
 write is tried in the loop again. So a slow disk holds up the loop for at most one such write in
-INLINE_PENALTY + 1. One slow write does not show that the disk is slow: on a busy machine, even a quick disk
-seems slow if the process has to wait for a processor. Large groups always go to the thread, because the loop
+INLINE_PENALTY + 1. On a busy machine, even a quick disk seems slow, because the process has to wait for a
+processor, and the thread would have to wait for it, too. So one slow write does not count yet, and from the
+next write the time that the process waited is subtracted (``_waited_s``). It is not asked for at each write,
+because asking takes a tenth of the time of a write. Large groups always go to the thread, because the loop
 can gather the next group during the write.
 
 **Writes that no caller waits for** (``write_behind``, for entry logs) are made in the same way, one piece at
@@ -180,8 +182,15 @@ class _Haste:
         """Return the answer that ``allows`` would give, without counting the write."""
         return not self._penalty and size <= INLINE_BYTES_MAX
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the last write in the event loop was slow. Then find out how long the next one waits for a
+        processor."""
+        return self._slow > 0
+
     def on_written(self, took_s: float) -> None:
-        """Note that a write in the event loop took ``took_s`` seconds."""
+        """Note that a write in the event loop took ``took_s`` seconds, in which the process did not wait for
+        a processor, as far as this is known."""
         if took_s <= INLINE_S:
             self._slow = 0
             return
@@ -341,14 +350,19 @@ class RealDisk:
     def may_write_now(self, size: int) -> bool:
         return self._haste.would_allow(size)
 
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+    def write_now(self, file: File, offset: int, view: memoryview) -> float:
         assert isinstance(file, RealFile)
+        haste = self._haste
+        in_doubt = haste.is_in_doubt
+        waited_s = _waited_s() if in_doubt else 0.0
         began = trio.current_time()
         try:
             _write_sync(file, offset, view)
         except OSError as cause:
             raise_ours("write", file.path, cause)
-        self._haste.on_written(trio.current_time() - began)
+        took_s = trio.current_time() - began
+        haste.on_written(took_s - (_waited_s() - waited_s) if in_doubt else took_s)
+        return took_s
 
     async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
         assert isinstance(file, RealFile)
@@ -400,6 +414,16 @@ class RealDisk:
                 os.close(descriptor)
         file.descriptor = file.direct = -1
         self._spare.keep()
+
+
+def _waited_s() -> float:
+    """Return for how many seconds the calling thread has waited for a processor so far, although it could
+    run; 0 if the kernel does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 # --- in threads -----------------------------------------------------------------------------------

@@ -161,12 +161,13 @@ class Journal:
         """
         self._is_held = False
         commit = self.commit
-        self._is_urgent = commit.newest != commit.durable
-        if self._is_awake or commit.newest == commit.durable:
+        newest = commit.newest
+        self._is_urgent = newest != commit.durable
+        if self._is_awake or not self._is_urgent:
             return
         if at_once and self._disk.may_write_now(commit.pending_bytes + PAGE_BYTES):
             self._write_now()
-            if commit.newest == commit.durable:
+            if newest == commit.durable:
                 self._is_urgent = False
                 return
         self._rouse()
@@ -179,15 +180,14 @@ class Journal:
         block = self.commit.take_block()
         assert block is not None
         segment = self.residents[block.image.number]
-        began = trio.current_time()
         try:
-            self._disk.write_now(segment.file, block.offset, block.view)
+            took_s = self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
             # Leave the block in the state "being written", so that no other block is written before the
             # writer ends the engine.
             self._failure = error
         else:
-            self.sync_s.observe(trio.current_time() - began)
+            self.sync_s.observe(took_s)
             self._on_written(block)
 
     def _rouse(self) -> None:
