@@ -147,6 +147,8 @@ class LedgerWriter:
         self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
         self._progress_at = 0.0  # when the LAC last moved, or when something became pending
+        self._nap = trio.CancelScope()  # of the maintaining task, which sleeps until its deadline
+        self._look_at = 0.0  # when the maintaining task must look at everything again
         self._publish_due = False
         self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
         self._introduced: set[BookieId] = set()
@@ -531,14 +533,14 @@ class LedgerWriter:
             if self._members.is_stalled:
                 self._members.on_progress()
             confirmed.advance(lac)
-            if not self._publish_due and lac > self._encoder.told_lac:
+            if lac > self._encoder.told_lac:
                 self._publish_due = True
-                self._wake.set()
+                self._nap_until_idle(now)
             if self._progress_callback is not None:
                 self._progress_callback()
         if core.failure is not None:
             self._wake.set()  # A closing write is wanted.
-        if self._drained and (core.is_drained or core.failure is not None):
+        if self._closers and (core.is_drained or core.failure is not None):
             self._drained.unpark_all()
         if self._room and self.has_room:
             self._room.unpark_all()
@@ -649,9 +651,17 @@ class LedgerWriter:
             elif core.is_over:
                 self._act()
             self._is_resting = self._may_rest()
-            with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else self._next_look_s()):
+            self._look_at = trio.current_time() + self._next_look_s()
+            with trio.move_on_at(self._look_at) as self._nap:
+                if self._publish_due:
+                    self._nap_until_idle(trio.current_time())
                 await self._wake.wait()
             self._is_resting = False
+
+    def _nap_until_idle(self, now: float) -> None:
+        """Have the maintaining task look whether the LAC is to be published, once nothing has happened for a
+        while. As long as the LAC moves, this only defers the look, which costs less than a look."""
+        self._nap.deadline = min(self._look_at, now + LAC_PUBLISH_IDLE_S)
 
     def _may_rest(self) -> bool:
         """Whether the writer has nothing to do at a certain time. It may then sleep until the next add, a
