@@ -227,19 +227,24 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
     This is the one pass over the bytes of a group commit. So it works page by page, in C, and no more than
     one page is copied at a time.
     """
-    count = len(block) // PAGE_BYTES
-    body_stop = len(block) - count * _TABLE_ENTRY_BYTES
-    middle = max(1, body_stop // PAGE_BYTES)  # Pages 1 to middle - 1 hold only records or padding.
-    pages = itertools.chain(
-        (bytes(block[BLOCK_HEADER_BYTES : min(PAGE_BYTES, body_stop)]),),
-        itertools.chain.from_iterable(_PAGE.iter_unpack(block[PAGE_BYTES : middle * PAGE_BYTES])),
-        (
-            bytes(
-                block[index * PAGE_BYTES : max(index * PAGE_BYTES, min(body_stop, (index + 1) * PAGE_BYTES))]
-            )
-            for index in range(middle, count)
-        ),
-    )
+    size = len(block)
+    count = size // PAGE_BYTES
+    body_stop = size - count * _TABLE_ENTRY_BYTES
+    pages: Iterable[bytes] = (bytes(block[BLOCK_HEADER_BYTES : min(PAGE_BYTES, body_stop)]),)
+    if count > 1:
+        middle = max(1, body_stop // PAGE_BYTES)  # Pages 1 to middle - 1 hold only records or padding.
+        pages = itertools.chain(
+            pages,
+            itertools.chain.from_iterable(_PAGE.iter_unpack(block[PAGE_BYTES : middle * PAGE_BYTES])),
+            (
+                bytes(
+                    block[
+                        index * PAGE_BYTES : max(index * PAGE_BYTES, min(body_stop, (index + 1) * PAGE_BYTES))
+                    ]
+                )
+                for index in range(middle, count)
+            ),
+        )
     seed = value(_SEED.pack(nonce, segment, sequence))
     seeds: Iterable[int] = range(seed, seed + count)
     if seed + count > _MASK:

@@ -56,27 +56,18 @@ class SegmentImage:
         return len(self.view)
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class ClosedBlock:
-    """A finished block: write ``view`` at ``offset`` of the segment."""
+    """A block that takes no more records. If ``take_block`` returned it, it is finished: write ``view`` at
+    ``offset`` of the segment."""
 
     image: SegmentImage
     offset: int
     sequence: int
+    content_bytes: int
+    records: int
     view: memoryview
-    content_bytes: int
-    records: int
-
-
-@attrs.define
-class _Waiting:
-    """A block that takes no more records and is not finished yet."""
-
-    image: SegmentImage
-    offset: int
-    sequence: int
-    content_bytes: int
-    records: int
+    """The block. Until the block is finished, the view goes on to the end of the segment."""
 
 
 class GroupCommit:
@@ -92,7 +83,6 @@ class GroupCommit:
     __slots__ = (
         "_end",
         "_group_bytes_max",
-        "_image",
         "_in_flight",
         "_limit",
         "_next",
@@ -101,6 +91,7 @@ class GroupCommit:
         "_view",
         "_waiting",
         "durable",
+        "image",
         "pending_bytes",
         "sequence",
     )
@@ -113,13 +104,14 @@ class GroupCommit:
         self.pending_bytes = 0
         """Bytes of records that are not durable."""
         self._group_bytes_max = group_bytes_max
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[ClosedBlock] = deque()
         self._in_flight: ClosedBlock | None = None
         self._next: SegmentImage | None = None
         self._open_segment(image)
 
     def _open_segment(self, image: SegmentImage) -> None:
-        self._image = image
+        self.image = image
+        """The segment that takes records now."""
         self._view = image.view
         self._open_block(SEGMENT_HEADER_BYTES)
 
@@ -138,11 +130,6 @@ class GroupCommit:
         return self.sequence if self._records else self.sequence - 1
 
     @property
-    def image(self) -> SegmentImage:
-        """The segment that takes records now."""
-        return self._image
-
-    @property
     def has_next(self) -> bool:
         """Whether ``offer_segment`` has provided the next segment's image."""
         return self._next is not None
@@ -159,14 +146,14 @@ class GroupCommit:
         return self._start + (pages_of(content) * PAGE_BYTES if content else 0)
 
     def _pages_left(self, start: int) -> int:
-        return (self._image.size - PAGE_BYTES - start) // PAGE_BYTES
+        return (len(self._view) - PAGE_BYTES - start) // PAGE_BYTES
 
     # --- verbs ------------------------------------------------------------------------------------
 
     def offer_segment(self, image: SegmentImage) -> None:
         """Provide the image of the next segment, for use when the current one is full."""
         assert self._next is None
-        assert image.number == self._image.number + 1
+        assert image.number == self.image.number + 1
         assert image.size > SEGMENT_HEADER_BYTES + PAGE_BYTES
         self._next = image
 
@@ -208,7 +195,7 @@ class GroupCommit:
         """Append the CLOSE record. If everything else is durable, there is always room for it."""
         assert self.durable == self.newest, "a clean stop closes a journal that is durable"
         self._limit = self._start + BLOCK_HEADER_BYTES + RECORD_HEAD_BYTES
-        assert self._limit <= self._image.size
+        assert self._limit <= self.image.size
         at = self.append(CLOSE, b"")
         assert at is not None
         return at
@@ -245,12 +232,13 @@ class GroupCommit:
         if not self._records:
             return
         self._waiting.append(
-            _Waiting(
-                image=self._image,
-                offset=self._start,
-                sequence=self.sequence,
-                content_bytes=self._end - self._start - BLOCK_HEADER_BYTES,
-                records=self._records,
+            ClosedBlock(
+                self.image,
+                self._start,
+                self.sequence,
+                self._end - self._start - BLOCK_HEADER_BYTES,
+                self._records,
+                self._view[self._start :],
             )
         )
         self.sequence += 1
@@ -264,26 +252,17 @@ class GroupCommit:
             self._close_block(self._next_start())
         if not self._waiting:
             return None
-        waiting = self._waiting.popleft()
-        image = waiting.image
-        view = image.view[waiting.offset :]
+        block = self._in_flight = self._waiting.popleft()
         size = finish_block(
-            view,
-            nonce=image.nonce,
-            segment=image.number,
-            sequence=waiting.sequence,
-            content_bytes=waiting.content_bytes,
-            records=waiting.records,
+            block.view,
+            nonce=block.image.nonce,
+            segment=block.image.number,
+            sequence=block.sequence,
+            content_bytes=block.content_bytes,
+            records=block.records,
         )
-        self._in_flight = ClosedBlock(
-            image=image,
-            offset=waiting.offset,
-            sequence=waiting.sequence,
-            view=view[:size],
-            content_bytes=waiting.content_bytes,
-            records=waiting.records,
-        )
-        return self._in_flight
+        block.view = block.view[:size]
+        return block
 
     def on_written(self, block: ClosedBlock) -> None:
         """The block that ``take_block`` returned is durable."""

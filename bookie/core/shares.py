@@ -105,7 +105,7 @@ class Shares(Generic[T]):
             self._last, self._other_at = party, self._last_at
         self._last_at = now
         account = self._account(party, group)
-        if account.lanes or account.left <= self._floor(self.is_alone(now)):
+        if account.lanes or (account.left <= 0 and account.left <= self._floor(self.is_alone(now))):
             return False
         account.left -= cost
         return True

@@ -101,6 +101,8 @@ logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
 
+_ADD = Kind.ADD.value
+
 _FRAME_BYTES = limits.TURN_BYTES // limits.TURN_FRAMES
 """A frame costs at least this much of a turn."""
 
@@ -294,14 +296,15 @@ class Connection:
             frames = None
             while buffer.has_frame:  # The first may have come together with HELLO.
                 frames = await self._take_frames()
+                header, raw = frames[0]
                 if (
                     len(frames) == 1
-                    and frames[0].header.kind == Kind.ADD
-                    and frames[0].header.ledger_id in writable
-                    and self._has_room(len(frames[0].raw))
+                    and header.kind == _ADD
+                    and header.ledger_id in writable
+                    and self._has_room(len(raw))
                     and not buffer.is_mid_frame
                 ):
-                    turns.spend(len(frames[0].raw))
+                    turns.spend(len(raw))
                     self._on_lone_add(frames[0])
                 else:
                     await self._on_frames(frames)
@@ -316,9 +319,9 @@ class Connection:
             elif was_mid_frame:
                 self._expect(_NEVER)
             was_mid_frame = is_mid_frame
-            if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._large_places:
-                await self._take_large()
             if is_mid_frame:
+                if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._large_places:
+                    await self._take_large()
                 self._more_follows()
             count = await stream.receive_into(buffer.writable())
             if not count:
@@ -328,13 +331,15 @@ class Connection:
     async def _take_frames(self) -> list[Frame]:
         """Wait until the connection's party may handle a turn of the received data. Return the frames in
         it."""
-        if self._turns.is_over:
+        if self._turns.left <= 0:
             await self._let_others_run()
         count, size = self._buffer.count_frames(limits.TURN_FRAMES)
         expected = min(max(size, count * _FRAME_BYTES), limits.TURN_BYTES)
         await self._take_share(expected)
         frames = self._buffer.take_frames(limits.TURN_FRAMES)
-        self._shared.fair.pay(self._party, _cost_of_turn(frames, 0) - expected)
+        more = _cost_of_turn(frames, 0) - expected
+        if more:
+            self._shared.fair.pay(self._party, more)
         return frames
 
     async def _on_frames(self, frames: list[Frame]) -> None:
@@ -343,11 +348,11 @@ class Connection:
         assert self._access is not None
         writable = self._access.writable
         for index, frame in enumerate(frames):
-            if index and turns.is_over:
+            if index and turns.left <= 0:
                 await self._let_others_run()
                 await self._take_share(_cost_of_turn(frames, index))
             turns.spend(_cost_of(frame))
-            if frame.header.kind == Kind.ADD:
+            if frame.header.kind == _ADD:
                 if frame.header.ledger_id not in writable and not await self._may_add(frame.header):
                     continue
                 while not self._has_room(len(frame.raw)) and await self._wait_room():
@@ -422,8 +427,11 @@ class Connection:
 
     def _await_sync(self) -> None:
         """Acknowledge the adds that are durable already. Have ``on_durable`` called for the others."""
-        if self._pending and self.on_durable(self._shared.engine.durable_position):
-            self._shared.await_sync(self)
+        pending = self._pending
+        if pending:
+            position = self._shared.engine.durable_position
+            if pending[0][0] > position or self.on_durable(position):
+                self._shared.await_sync(self)
 
     def _has_room(self, size: int) -> bool:
         """Whether the engine and the party have room for an add of ``size`` bytes now.
@@ -579,7 +587,8 @@ class Connection:
             self._outbox.acknowledge(number)
         if pending:
             return True
-        self._all_durable.set()
+        if self._is_draining:
+            self._all_durable.set()
         return False
 
 
@@ -592,7 +601,7 @@ def _why_unproven(claim: Claim | None) -> str:
 def _cost_of(frame: Frame) -> int:
     """Return the share of a turn that a frame costs, in bytes."""
     size = len(frame.raw)
-    if frame.header.kind == Kind.ADD or size >= limits.TURN_REQUEST_BYTES:
+    if frame.header.kind == _ADD or size >= limits.TURN_REQUEST_BYTES:
         return size
     return limits.TURN_REQUEST_BYTES
 

@@ -155,7 +155,8 @@ class Party:
         """Note that ``count`` bytes of the party's adds are no longer unsynced: they were acknowledged, or
         the connection that sent them has ended."""
         self.unsynced_bytes -= count
-        self.synced.unpark_all()
+        if self.synced:
+            self.synced.unpark_all()
 
     def shared_places(self) -> tuple[Places, ...]:
         """Return the ``Places`` in which a connection of this party is counted."""

@@ -43,10 +43,11 @@ import trio
 
 from ledgerlog import limits
 from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
-from ledgerlog.wire.frame import REPLY, Kind, encode_head
+from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Kind, encode_head
 
 BATCH_BYTES = limits.READ_REPLY_BYTES_TARGET
 
+_ADD_REPLY = Kind.ADD | REPLY
 
 _MESSAGE_BYTES = 512
 """Roughly how much memory a message needs in addition to its bytes."""
@@ -137,7 +138,7 @@ class Outbox:
         self._ack_due = number
         if self._is_idle and number > self._ack_sent:
             self._ack_sent = number
-            self._send_now(_acknowledgement(number))
+            self._send_now([_acknowledgement(number)], HEADER_BYTES)
 
     def refuse(self, number: int, status: int, *, ledger_id: int, first: int, last: int) -> None:
         """Tell the client that add ``number`` of this connection was refused, and that none of its entries is
@@ -154,10 +155,10 @@ class Outbox:
         head = encode_head(
             Kind.REFUSED, status=status, request=number, ledger_id=ledger_id, first=first, last=last
         )
-        message = _Message([head], len(head))
         if self._is_idle:
-            self._send_now(message)
+            self._send_now([head], len(head))
         else:
+            message = _Message([head], len(head))
             self._refusals.append(message)
             self._queued(message)
 
@@ -169,27 +170,30 @@ class Outbox:
             on_sent: Called once the bytes are handed to the network. If the connection ends before that, this
                 is not called.
         """
-        message = _Message(buffers, buffers_bytes(buffers), on_sent)
+        size = buffers_bytes(buffers)
         if self._is_idle:
-            self._send_now(message)
+            self._send_now(buffers, size, on_sent)
         else:
+            message = _Message(buffers, size, on_sent)
             self._replies.append(message)
             self._queued(message)
 
-    def _send_now(self, message: _Message) -> None:
+    def _send_now(
+        self, buffers: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
+    ) -> None:
         try:
-            sent = self._stream.send_nowait(message.buffers)
+            sent = self._stream.send_nowait(buffers)
         except ConnectionLost as lost:
             self._on_lost(lost)
             return
-        if sent == message.size:
-            if message.on_sent is not None:
-                message.on_sent()
+        if sent == size:
+            if on_sent is not None:
+                on_sent()
             return
         # While idle, nothing else is unfinished. The message keeps its place at the front even if none of its
         # bytes were sent yet. Otherwise an acknowledgement could overtake a refusal.
         assert self._unfinished is None
-        self._unfinished = _Message(unsent(message.buffers, sent), message.size - sent, message.on_sent)
+        self._unfinished = _Message(unsent(buffers, sent), size - sent, on_sent)
         self._queued(self._unfinished)
 
     def _queued(self, message: _Message) -> None:
@@ -239,7 +243,7 @@ class Outbox:
         self._refusals = []
         if self._ack_due > self._ack_sent:
             self._ack_sent = self._ack_due
-            batch.append(_acknowledgement(self._ack_due))
+            batch.append(_Message([_acknowledgement(self._ack_due)], HEADER_BYTES))
             self.unsent_bytes += batch[-1].size
             self.answer_bytes += batch[-1].answer_bytes
         size = 0
@@ -270,6 +274,5 @@ class Outbox:
             await self._changed.wait()
 
 
-def _acknowledgement(number: int) -> _Message:
-    head = encode_head(Kind.ADD | REPLY, request=number)
-    return _Message([head], len(head))
+def _acknowledgement(number: int) -> bytes:
+    return encode_head(_ADD_REPLY, request=number)

@@ -482,7 +482,7 @@ class PeerSession:
     async def _receive(self) -> None:
         buffer, turns = self._buffer, self._turns
         while True:
-            if turns.is_over:
+            if turns.left <= 0:
                 await turns.take()
             try:
                 received = await self._stream.receive_into(buffer.writable())

@@ -26,38 +26,34 @@ __all__ = ["Turns", "send_all_of"]
 class Turns:
     """The turns of one task, or of one stream."""
 
-    __slots__ = ("_least", "_left")
+    __slots__ = ("_least", "left")
 
     def __init__(self, *, least: int = TURN_BYTES // TURN_CALLS) -> None:
         self._least = least
-        self._left = TURN_BYTES
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the next ``take`` lets other tasks run."""
-        return self._left <= 0
+        self.left = TURN_BYTES
+        """The bytes that are left of the turn. If none are left, the next ``take`` lets other tasks run."""
 
     async def take(self) -> None:
         """Run a checkpoint: a cheap one until the turn is over, then one that lets other tasks run."""
-        if self._left > 0:
+        if self.left > 0:
             await checkpoint_if_cancelled()
         else:
-            self._left = TURN_BYTES
+            self.left = TURN_BYTES
             await checkpoint()
 
     def spend(self, count: int) -> None:
         """Count one item of ``count`` bytes that was handled."""
         least = self._least
-        self._left -= count if count > least else least
+        self.left -= count if count > least else least
 
     def spend_copied(self, count: int) -> None:
         """Count ``count`` bytes that one call only copied."""
         cost, least = count >> 3, self._least
-        self._left -= cost if cost > least else least
+        self.left -= cost if cost > least else least
 
     def renew(self) -> None:
         """Begin a new turn: other tasks have just run."""
-        self._left = TURN_BYTES
+        self.left = TURN_BYTES
 
 
 async def send_all_of(

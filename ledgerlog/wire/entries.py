@@ -11,7 +11,7 @@ import functools
 import itertools
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ledgerlog.errors import WireError
 from ledgerlog.limits import ENTRY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX, KIB
@@ -90,7 +90,7 @@ class Entries:
 
     def first_damaged(self) -> int | None:
         """Return the id of the first entry whose payload does not match its digest; None if all match."""
-        actual = self.actual_digests()
+        actual = entry_digests(self.ledger_id, self.ids, each_payload(self.payload, self.lengths))
         if actual == self.digests:
             return None
         return next(e for e, a, d in zip(self.ids, actual, self.digests, strict=True) if a != d)
@@ -108,11 +108,11 @@ class Entries:
 
     def index_part(self) -> bytes:
         """Encode lengths, digests and, unless the ids are consecutive, offsets."""
-        part = u32_bytes(self.lengths) + u32_bytes(self.digests)
-        if isinstance(self.ids, range):
-            return part
-        first = self.ids[0]
-        return part + u32_bytes(array("I", [entry_id - first for entry_id in self.ids]))
+        part = self.lengths + self.digests
+        if not isinstance(self.ids, range):
+            first = self.ids[0]
+            part += array("I", [entry_id - first for entry_id in self.ids])
+        return u32_bytes(part)
 
     @property
     def flags(self) -> int:
@@ -145,13 +145,14 @@ def encode_add(
     entries: Entries, *, lac: int, lafr: int, key: bytes, recovery: bool
 ) -> list[bytes | memoryview]:
     """Encode an ADD as buffers to send one after the other. The buffers are the same for every bookie."""
+    ids = entries.ids
     head = encode_head(
         Kind.ADD,
         flags=entries.flags | (RECOVERY if recovery else 0),
-        count=len(entries),
+        count=len(ids),
         ledger_id=entries.ledger_id,
-        first=entries.first,
-        last=entries.last,
+        first=ids[0],
+        last=ids[-1],
         lac=lac,
         lafr=lafr,
         key=key,
@@ -181,8 +182,8 @@ def decode_entries_untrusted(frame: Frame) -> Entries:
             raise WireError("a frame without entries has payload bytes")
         return Entries(header.ledger_id, range(0), array("I"), array("I"), b"")
     at = HEADER_BYTES
-    lengths = u32_array(raw[at : at + 4 * count])
-    digests = u32_array(raw[at + 4 * count : at + 8 * count])
+    numbers = u32_array(raw[at : at + 8 * count])
+    lengths, digests = numbers[:count], numbers[count:]
     at += 8 * count
     ids: Sequence[int]
     if header.first < 0:
@@ -230,11 +231,11 @@ def split_payloads(payload: bytes | memoryview, lengths: array[int]) -> list[byt
     return [whole[end - size : end] for end, size in zip(ends, lengths, strict=True)]
 
 
-def each_payload(payload: bytes | memoryview, lengths: array[int]) -> Iterator[bytes]:
-    """Yield the payloads that ``split_payloads`` returns, but split only a few at a time. If you look at each
+def each_payload(payload: bytes | memoryview, lengths: array[int]) -> Iterable[bytes]:
+    """Return what ``split_payloads`` returns, but split only a few payloads at a time. If you look at each
     payload once and keep none, the memory that this takes does not grow with the frame."""
     if len(lengths) == 1:
-        return iter((bytes(payload),))
+        return (bytes(payload),)
     view = memoryview(payload)
     length = lengths[0] if lengths else 0
     if length and _is_uniform(lengths):

@@ -377,6 +377,8 @@ class FrameBuffer:
         size = len(self._buffer)
         if not rest:
             self._start = self._end = 0
+            if not self._filled and size <= self._roomy:
+                return self._view[:TURN_BYTES]  # This is the usual case: nothing moves, grows or shrinks.
         if size > self._roomy and self.unfinished_bytes <= self._roomy:
             self._leave_large(rest)  # The large frame is done: others may use its memory.
         elif size - self._end < size // 4 or not rest:
@@ -392,8 +394,7 @@ class FrameBuffer:
         if room > TURN_BYTES:
             # Receive a little more than the frame needs. If this brings the head of another large frame, the
             # large buffer is kept for that frame.
-            more = max(0, self.unfinished_bytes - rest) if rest else 0
-            room = min(room, TURN_BYTES + more)
+            room = min(room, TURN_BYTES + max(0, self.unfinished_bytes - rest))
         return self._view[self._end : self._end + room]
 
     def _move(self, rest: int, size: int) -> None:

@@ -178,7 +178,7 @@ BOOKIES = (
         "a_lone_add_is_taken_without_a_right",
         "grants",
         "Connection._receive_frames",
-        "frames[0].header.ledger_id in writable",
+        "header.ledger_id in writable",
         "True",
         _MATRIX,
     ),

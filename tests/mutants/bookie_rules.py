@@ -455,8 +455,8 @@ ADDS = (
         "a_flood_of_frames_is_one_turn",
         "turns",
         "Connection._on_frames",
-        "turns.is_over",
-        "turns.is_over and engine is None",
+        "turns.left <= 0",
+        "turns.left <= 0 and engine is None",
         "tests/shells/test_turns.py::test_a_flood_is_served_a_turn_at_a_time",
     ),
     mutant(

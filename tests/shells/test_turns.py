@@ -140,6 +140,6 @@ async def test_turns_are_counted_in_bytes_and_each_thing_counts_for_something(le
 async def test_whoever_waited_begins_a_turn_anew() -> None:
     turns = Turns(least=1)
     turns.spend(10 * TURN_BYTES)
-    assert turns.is_over
+    assert turns.left <= 0
     turns.renew()
-    assert not turns.is_over
+    assert turns.left > 0

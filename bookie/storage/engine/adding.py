@@ -33,6 +33,7 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.upkeep.read_repair import ReadRepair
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
+from ledgerlog.model.record import tuple_new
 from ledgerlog.wire.entries import Entries, compact_ids, encode_add
 from ledgerlog.wire.frame import RECOVERY, SPARSE, Frame, Header, Status
 
@@ -133,15 +134,18 @@ class Adder:
         if offset is None:
             return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
         segment = journal.active
-        run = EntryRun(
-            header.ledger_id,
-            header.first,
-            header.last,
-            header.entry_count,
-            segment.image.number,
-            offset,
-            len(raw),
-            self._commit.sequence,
+        run: EntryRun = tuple_new(
+            EntryRun,
+            (
+                header.ledger_id,
+                header.first,
+                header.last,
+                header.entry_count,
+                segment.image.number,
+                offset,
+                len(raw),
+                self._commit.sequence,
+            ),
         )
         segment.runs.append(run)
         state.on_run(run)
