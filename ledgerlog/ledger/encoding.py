@@ -7,7 +7,7 @@ replaces the list of payloads, so a window of entries is in memory only once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ledgerlog.ledger.core.pending import AddBatch, Send
 from ledgerlog.model.ids import NO_ENTRY
@@ -26,10 +26,27 @@ class _Encoded:
 
 
 class AddEncoder:
-    """Encodes the adds of one ledger."""
+    """Encodes the adds of one ledger.
 
-    def __init__(self, ledger_id: int, replication: Replication, key: bytes, *, recovery: bool) -> None:
+    Args:
+        ledger_id: The ledger.
+        replication: The quorums of the ledger.
+        key: The key of the ledger.
+        recovery: Whether these are adds of a recovery, which fenced bookies take.
+        marks: Returns the LAC and the LAFR that the bookies may be told now.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        replication: Replication,
+        key: bytes,
+        *,
+        recovery: bool,
+        marks: Callable[[], tuple[int, int]],
+    ) -> None:
         self._ledger_id = ledger_id
+        self._marks = marks
         self._replication = replication
         self._is_striped = replication.is_striped
         self._key = key
@@ -40,8 +57,8 @@ class AddEncoder:
 
         Frames that are encoded or sent again later do not count: each goes to one bookie only."""
 
-    def encode(self, send: Send, slot: int, *, lac: int, lafr: int) -> Sequence[Buffer]:
-        """Return the frame for a slot.
+    def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
+        """Return the frame with the entries of ``send`` that the slot of this number in the ensemble holds.
 
         The frame carries the LAC and LAFR of the time when it was first encoded: an older LAC is still
         true."""
@@ -49,8 +66,7 @@ class AddEncoder:
         encoded: _Encoded = batch.encoded or self._encode_entries(batch)
         if send.first == batch.first and not self._is_striped:
             if encoded.frame is None:
-                encoded.frame = self._frame(encoded.entries, lac, lafr)
-                self.told_lac = lac
+                encoded.frame, self.told_lac = self._frame(encoded.entries)
             return encoded.frame
         part = encoded.parts.get((slot, send.first))
         if part is None:
@@ -59,7 +75,7 @@ class AddEncoder:
                 for entry_id in range(send.first, send.last + 1)
                 if self._replication.holds(slot, entry_id)
             ]
-            part = self._frame(encoded.entries.select(wanted), lac, lafr)
+            part, lac = self._frame(encoded.entries.select(wanted))
             if not encoded.parts:
                 self.told_lac = lac
             encoded.parts[slot, send.first] = part
@@ -70,5 +86,7 @@ class AddEncoder:
         batch.payloads = ()
         return encoded
 
-    def _frame(self, entries: Entries, lac: int, lafr: int) -> Sequence[Buffer]:
-        return encode_add(entries, lac=lac, lafr=lafr, key=self._key, recovery=self._recovery)
+    def _frame(self, entries: Entries) -> tuple[Sequence[Buffer], int]:
+        """Return a frame, and the LAC in it."""
+        lac, lafr = self._marks()
+        return encode_add(entries, lac=lac, lafr=lafr, key=self._key, recovery=self._recovery), lac

@@ -12,14 +12,12 @@ If the ledger acknowledges entries only at their full write quorum, there is not
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import BookieUnavailable, LedgerNotFound, PermissionDenied
 from ledgerlog.ledger.bookies import BookieDirectory
-from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.core.reach import Reach
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
 from ledgerlog.ledger.core.writer import MetadataIntent
@@ -35,7 +33,6 @@ from ledgerlog.limits import APPEND_DEADLINE_S, REACH_ASK_S, REACH_LOOK_S, REQUE
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.pool import ConnectionPool
-from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.frame import Kind, Status
 
 _LOOK_S = 0.5
@@ -139,12 +136,12 @@ class _Recovery:
         self._pool = pool
         self._deadline_s = deadline_s
         self._key = core.metadata.key
-        self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
+        encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True, marks=self.marks)
         owner = SlotOwner(
             on_add_refused=self.on_add_refused,
             on_bookie_lost=self.on_bookie_lost,
             on_bookie_connected=self.on_bookie_connected,
-            encode=self.encode,
+            encode=encoder.encode,
             act=self.act,
         )
         self._slots = SlotSinks(core, owner, pool, core.replication)
@@ -308,9 +305,8 @@ class _Recovery:
         self._refusals.forget(bookie)
         self._core.on_bookie_connected(bookie)
 
-    def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
-        core = self._core
-        return self._encoder.encode(send, slot, lac=core.frozen_lac, lafr=core.frozen_lafr)
+    def marks(self) -> tuple[int, int]:
+        return self._core.frozen_lac, self._core.frozen_lafr
 
     def act(self) -> None:
         self._wake.set()

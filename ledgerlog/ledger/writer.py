@@ -49,7 +49,6 @@ from ledgerlog.errors import (
 from ledgerlog.event_log import ENSEMBLE_CHANGED, tell
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core import writer as core_writer
-from ledgerlog.ledger.core.pending import Send
 from ledgerlog.ledger.encoding import AddEncoder
 from ledgerlog.ledger.member_watch import LOOK_S, MemberWatch
 from ledgerlog.ledger.metadata import LedgerRegistry
@@ -73,7 +72,6 @@ from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.reach import OutOfReach
 from ledgerlog.net.pool import ConnectionPool
-from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.entries import encode_lac
 from ledgerlog.wire.frame import Status
 
@@ -125,13 +123,15 @@ class LedgerWriter:
         self._timed_entry = NO_ENTRY  # the entry whose time to its ack quorum is being measured
         self._timed_at = 0.0
         metadata = core.metadata
-        self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
+        self._encoder = AddEncoder(
+            metadata.ledger_id, metadata.replication, metadata.key, recovery=False, marks=self._marks
+        )
         self._key = metadata.key
         owner = SlotOwner(
             on_add_refused=self._on_add_refused,
             on_bookie_lost=self._on_bookie_lost,
             on_bookie_connected=self._on_bookie_connected,
-            encode=self._encode,
+            encode=self._encoder.encode,
             act=self._act,
         )
         self._slots = SlotSinks(core, owner, pool, metadata.replication)
@@ -499,18 +499,9 @@ class LedgerWriter:
         self._members.on_connected(bookie)
         self._tell_lac_again()
 
-    def _encode(self, send: Send, slot: int) -> Sequence[Buffer]:
-        """Encode an add that is due. The connection calls this before it sends the add.
-
-        Args:
-            send: The entries.
-            slot: The slot of the bookie in the ensemble.
-
-        Returns:
-            The bytes of the frame.
-        """
+    def _marks(self) -> tuple[int, int]:
         pending = self._core.pending
-        return self._encoder.encode(send, slot, lac=pending.lac, lafr=pending.lafr)
+        return pending.lac, pending.lafr
 
     def _act(self) -> None:
         """Act on the core's state. Connections call this after they have changed the state."""

@@ -149,17 +149,17 @@ MUTANTS = (
     mutant(
         "write_backs_are_sent_with_the_progress_of_recovery",
         "D11, T25, T31",
-        "_Recovery.encode",
-        "core.frozen_lac",
-        "core.pending.lac",
+        "_Recovery.marks",
+        "self._core.frozen_lac",
+        "self._core.pending.lac",
         f"{_TEST_RULES}::test_t31_t32_write_backs_tell_the_lac_and_lafr_at_which_recovery_started",
     ),
     mutant(
         "write_backs_are_sent_with_the_lafr_of_recovery",
         "D11, T32",
-        "_Recovery.encode",
-        "core.frozen_lafr",
-        "core.pending.lafr",
+        "_Recovery.marks",
+        "self._core.frozen_lafr",
+        "self._core.pending.lafr",
         f"{_TEST_RULES}::test_t31_t32_write_backs_tell_the_lac_and_lafr_at_which_recovery_started",
     ),
     mutant(
@@ -266,9 +266,9 @@ MUTANTS = (
     mutant(
         "the_lac_is_told_before_it_is_confirmed",
         "C LacIsCommitted",
-        "LedgerWriter._encode",
+        "LedgerWriter._marks",
         "pending.lac",
-        "send.last",
+        "pending.lap",
         f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",
     ),
     mutant(

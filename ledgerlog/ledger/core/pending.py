@@ -58,6 +58,7 @@ from ledgerlog.limits import FRAME_BYTES_TARGET
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, change_fragments
 from ledgerlog.model.quorum import Replication, has_duplicates
+from ledgerlog.model.record import tuple_new
 
 CARRIED_BYTES_MAX = 16 * FRAME_BYTES_TARGET
 """Payload bytes of settled batches that are kept for replacements."""
@@ -210,7 +211,7 @@ class PendingAdds:
                 break
             first = batch.first if batch.first > slot.sent else slot.sent + 1
             if not self._is_striped or self._holds_any(slot.index, first, batch.last):
-                sends.append(Send(batch, first, batch.last))
+                sends.append(tuple_new(Send, (batch, first, batch.last)))
             else:
                 slot.confirmed.add(first, batch.last)  # The slot holds none of these entries.
         sends.reverse()
@@ -277,7 +278,7 @@ class PendingAdds:
         self.settled = self.lafr if self.replication.guaranteed else lac
         if moved:
             self._retire()
-        self.check()
+            self.check()
         return moved
 
     def _quorum_reach(self, base: int, quorum: int, without: Collection[int] = ()) -> int:
