@@ -12,7 +12,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -39,6 +41,10 @@ APPENDS = 300
 SLACK = 0.5
 """Allowed for other work of the process, for each append: registrations, and a message that came in two
 pieces."""
+BOOKIE_CALLS = 260
+"""The most Python and C calls of an add on a bookie, those of the event loop included."""
+CALLS_IN_ONE_PROCESS = 1_350
+"""The same of an append on its writer and three bookies together."""
 
 _SYSTEM_CALLS = {
     "poll": "epoll_wait",
@@ -56,6 +62,10 @@ class Cost(trio.abc.Instrument):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.steps_of: Counter[str] = Counter()
+        self.calls = 0
+        """How many functions were called, in Python and C."""
+        self.calls_at: list[int] = []
+        """``calls`` at the beginning of each append."""
 
     def before_io_wait(self, timeout: float) -> None:
         self.counts["passes"] += 1
@@ -65,13 +75,23 @@ class Cost(trio.abc.Instrument):
         self.steps_of[task.name] += 1
 
     def on_profile(self, _frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call":
+        if event == "call":
+            self.calls += 1
+        elif event == "c_call":
+            self.calls += 1
             name = _SYSTEM_CALLS.get(argument.__name__)
             if name is not None:
                 self.counts[name] += 1
+            if name == "recv":
+                self.calls_at.append(self.calls)
 
     def per_append(self) -> dict[str, float]:
         return {name: count / APPENDS for name, count in self.counts.items()}
+
+    @property
+    def calls_of_an_append(self) -> float:
+        """How many calls an append took: the median, because timers add the calls of other work to some."""
+        return median(after - before for before, after in pairwise(self.calls_at))
 
 
 @contextmanager
@@ -106,12 +126,13 @@ def append_one_by_one(address: str) -> None:
                 left -= len(peer.recv(left))
 
 
-async def test_a_bookie_takes_one_step_and_five_system_calls(tmp_path: Path) -> None:
+async def test_a_bookie_takes_one_step_and_five_system_calls_and_few_calls(tmp_path: Path) -> None:
     machine = Machine.real(tmp_path / "b1", network=TcpNetwork(), listen="127.0.0.1:0")
     async with machine.bookie() as bookie:
         await wait_all_tasks_blocked()
         with counting() as cost:
             await trio.to_thread.run_sync(append_one_by_one, bookie.node.address)
+    assert cost.calls_of_an_append <= BOOKIE_CALLS
     spent = cost.per_append()
     for name in ("steps", "passes", "epoll_wait", "epoll_ctl", "recv", "send", "write"):
         assert 1 - SLACK < spent[name] < 1 + SLACK, (name, spent, cost.steps_of)
@@ -132,7 +153,9 @@ async def test_a_writer_and_its_bookies_take_one_step_each_and_one_for_each_answ
         await wait_all_tasks_blocked()
         with counting() as cost:
             for _ in range(APPENDS):
+                cost.calls_at.append(cost.calls)
                 await ledger.append(b"x" * 100)
+    assert cost.calls_of_an_append <= CALLS_IN_ONE_PROCESS
     steps = {name: count / APPENDS for name, count in cost.steps_of.items()}
     for bookie in ("bookie-1", "bookie-2", "bookie-3"):
         assert steps[f"connection to {bookie}"] < 1 + SLACK, steps
