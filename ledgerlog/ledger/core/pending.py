@@ -298,7 +298,7 @@ class PendingAdds:
                 reaches.sort(reverse=True)
                 through = reaches[quorum - 1]
                 if self._is_striped:
-                    # Go on to the entry before the first one of this class that lacks the quorum.
+                    # Continue with the entry before the first one of this class that lacks the quorum.
                     through += (residue - through - 1) % ensemble
                 if through < reach:
                     reach = through
