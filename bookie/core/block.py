@@ -50,16 +50,16 @@ from __future__ import annotations
 
 import enum
 import functools
-import itertools
 import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from google_crc32c import extend, value
+from google_crc32c import value
 
 from ledgerlog.limits import FRAME_BYTES_MAX
+from ledgerlog.wire.pieces import piece_checksums
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
@@ -73,11 +73,9 @@ _HEADER_CHECKSUM = struct.Struct("<I")
 _SEED = struct.Struct("<16sQQ")
 _TABLE_ENTRY_BYTES = 8
 _TABLE_MARK = 1 << 56
-_PAGE = struct.Struct(f"{PAGE_BYTES}s")
 _PAGE_SECTORS = PAGE_BYTES // SECTOR_BYTES
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
 _ZERO_PAGE = bytes(PAGE_BYTES)
-_MASK = 0xFFFFFFFF
 
 _PAGE_CONTENT = PAGE_BYTES - _TABLE_ENTRY_BYTES
 BLOCK_PAGES_MAX = 1 << 16
@@ -224,32 +222,17 @@ def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozens
 def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> bytes:
     """Return the table of a whole block whose records and padding are in place.
 
-    This is the one pass over the bytes of a group commit. So it works page by page, in C, and no more than
-    one page is copied at a time.
+    This is the one pass over the bytes of a group commit.
     """
     size = len(block)
     count = size // PAGE_BYTES
     body_stop = size - count * _TABLE_ENTRY_BYTES
-    pages: Iterable[bytes] = (bytes(block[BLOCK_HEADER_BYTES : min(PAGE_BYTES, body_stop)]),)
-    if count > 1:
-        middle = max(1, body_stop // PAGE_BYTES)  # Pages 1 to middle - 1 hold only records or padding.
-        pages = itertools.chain(
-            pages,
-            itertools.chain.from_iterable(_PAGE.iter_unpack(block[PAGE_BYTES : middle * PAGE_BYTES])),
-            (
-                bytes(
-                    block[
-                        index * PAGE_BYTES : max(index * PAGE_BYTES, min(body_stop, (index + 1) * PAGE_BYTES))
-                    ]
-                )
-                for index in range(middle, count)
-            ),
-        )
+    full = body_stop // PAGE_BYTES  # A large table takes whole pages, too.
+    lengths = array("I", [PAGE_BYTES] * full + [body_stop % PAGE_BYTES] + [0] * (count - full - 1))
+    lengths[0] -= BLOCK_HEADER_BYTES
     seed = value(_SEED.pack(nonce, segment, sequence))
-    seeds: Iterable[int] = range(seed, seed + count)
-    if seed + count > _MASK:
-        seeds = [(seed + index) & _MASK for index in range(count)]
-    entries = [checksum | _TABLE_MARK for checksum in map(extend, seeds, pages)]
+    checksums = piece_checksums(seed, block[BLOCK_HEADER_BYTES:body_stop], lengths)
+    entries = [checksum | _TABLE_MARK for checksum in checksums]
     for sector in _zero_sectors(block, SECTOR_BYTES, body_stop):
         entries[sector // _PAGE_SECTORS] |= 1 << (32 + sector % _PAGE_SECTORS)
     return u64_bytes(entries)

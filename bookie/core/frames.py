@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from bookie.core.journal_items import ADD, EntryRun, JournalItem, decode_add
 from ledgerlog.errors import StorageCorrupt, WireError
 from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
-from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, split_payloads
+from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted
 from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind
+from ledgerlog.wire.pieces import split_pieces
 
 
 def _is_frame_of(run: EntryRun, header: Header) -> bool:
@@ -113,8 +114,9 @@ def salvage(run: EntryRun, raw: bytes) -> dict[int, tuple[int, bytes]]:
         ids = [run.first + offset for offset in u32_array(raw[HEADER_BYTES + 8 * count : start])]
         if ids[-1] > run.last or any(a >= b for a, b in itertools.pairwise(ids)):
             return {}
-    payloads = split_payloads(raw[start:], lengths)
-    actual = entry_digests(run.ledger_id, ids, payloads)
+    payload = raw[start:]
+    payloads = split_pieces(payload, lengths)
+    actual = entry_digests(run.ledger_id, ids, payload, lengths, payloads)
     return {
         entry_id: (digest, payload)
         for entry_id, digest, payload, found in zip(ids, digests, payloads, actual, strict=True)

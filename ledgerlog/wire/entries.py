@@ -7,16 +7,15 @@ one piece of bytes. One call splits it if you need single payloads.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ledgerlog.errors import WireError
-from ledgerlog.limits import ENTRY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX, KIB
+from ledgerlog.limits import ENTRY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
 from ledgerlog.wire.checksum import entry_digests, u32_array, u32_bytes
 from ledgerlog.wire.frame import HEADER_BYTES, RECOVERY, SPARSE, Frame, Kind, encode_head
+from ledgerlog.wire.pieces import split_pieces
 
 
 class Entries:
@@ -45,14 +44,7 @@ class Entries:
     @classmethod
     def build(cls, ledger_id: int, first: int, payloads: Sequence[bytes]) -> Entries:
         """Build consecutive entries from ``first`` on, and compute their digests."""
-        ids = range(first, first + len(payloads))
-        return cls(
-            ledger_id,
-            ids,
-            array("I", map(len, payloads)),
-            entry_digests(ledger_id, ids, payloads),
-            b"".join(payloads),
-        )
+        return cls._join(ledger_id, range(first, first + len(payloads)), payloads)
 
     @classmethod
     def gather(cls, ledger_id: int, found: Mapping[int, bytes]) -> Entries:
@@ -60,13 +52,13 @@ class Entries:
 
         Code that copies entries uses this.
         """
-        ids, payloads = list(found), list(found.values())
+        return cls._join(ledger_id, compact_ids(list(found)), list(found.values()))
+
+    @classmethod
+    def _join(cls, ledger_id: int, ids: Sequence[int], payloads: Sequence[bytes]) -> Entries:
+        lengths, payload = array("I", map(len, payloads)), b"".join(payloads)
         return cls(
-            ledger_id,
-            compact_ids(ids),
-            array("I", map(len, payloads)),
-            entry_digests(ledger_id, ids, payloads),
-            b"".join(payloads),
+            ledger_id, ids, lengths, entry_digests(ledger_id, ids, payload, lengths, payloads), payload
         )
 
     def __len__(self) -> int:
@@ -82,15 +74,15 @@ class Entries:
 
     def payloads(self) -> list[bytes]:
         """Return each entry's payload as separate bytes."""
-        return split_payloads(self.payload, self.lengths)
+        return split_pieces(self.payload, self.lengths)
 
     def actual_digests(self) -> array[int]:
         """Compute the digests of the payloads, without using ``digests``."""
-        return entry_digests(self.ledger_id, self.ids, each_payload(self.payload, self.lengths))
+        return entry_digests(self.ledger_id, self.ids, self.payload, self.lengths)
 
     def first_damaged(self) -> int | None:
         """Return the id of the first entry whose payload does not match its digest; None if all match."""
-        actual = entry_digests(self.ledger_id, self.ids, each_payload(self.payload, self.lengths))
+        actual = entry_digests(self.ledger_id, self.ids, self.payload, self.lengths)
         if actual == self.digests:
             return None
         return next(e for e, a, d in zip(self.ids, actual, self.digests, strict=True) if a != d)
@@ -203,56 +195,3 @@ def decode_entries_untrusted(frame: Frame) -> Entries:
     if max(lengths) > ENTRY_BYTES_MAX:
         raise WireError(f"an entry of {max(lengths)} bytes, over the limit of {ENTRY_BYTES_MAX}")
     return Entries(header.ledger_id, ids, lengths, digests, raw[at:])
-
-
-_PIECE_BYTES = 32 * KIB
-"""How many payload bytes ``each_payload`` splits at a time. A larger value would not be faster. The allocator
-keeps freed memory of this size, instead of giving it back to the system for each frame."""
-
-
-@functools.lru_cache(maxsize=64)
-def _uniform_splitter(length: int, count: int) -> struct.Struct:
-    return struct.Struct(f"{length}s" * count)
-
-
-def _is_uniform(lengths: array[int]) -> bool:
-    return lengths.tobytes() == lengths[:1].tobytes() * len(lengths)
-
-
-def split_payloads(payload: bytes | memoryview, lengths: array[int]) -> list[bytes]:
-    """Split joined payloads. One call in C splits payloads of equal size; slices split others."""
-    count = len(lengths)
-    if not count:
-        return []
-    if count > 1 and _is_uniform(lengths):
-        return list(_uniform_splitter(lengths[0], count).unpack(payload))
-    whole = payload if isinstance(payload, bytes) else bytes(payload)
-    ends = list(itertools.accumulate(lengths))
-    return [whole[end - size : end] for end, size in zip(ends, lengths, strict=True)]
-
-
-def each_payload(payload: bytes | memoryview, lengths: array[int]) -> Iterable[bytes]:
-    """Return what ``split_payloads`` returns, but split only a few payloads at a time. If you look at each
-    payload once and keep none, the memory that this takes does not grow with the frame."""
-    if len(lengths) == 1:
-        return (bytes(payload),)
-    view = memoryview(payload)
-    length = lengths[0] if lengths else 0
-    if length and _is_uniform(lengths):
-        at_once = min(len(lengths), max(1, _PIECE_BYTES // length))
-        middle = len(view) - len(view) % (length * at_once)
-        pieces = _uniform_splitter(length, at_once).iter_unpack(view[:middle])
-        rest = _uniform_splitter(length, 1).iter_unpack(view[middle:])
-        return itertools.chain.from_iterable(itertools.chain(pieces, rest))
-    return _sliced(view, lengths)
-
-
-def _sliced(view: memoryview, lengths: array[int]) -> Iterator[bytes]:
-    start = stop = at = 0
-    piece = b""
-    for length in lengths:
-        if at + length > stop:
-            start, stop = at, at + max(length, _PIECE_BYTES)
-            piece = bytes(view[start:stop])
-        yield piece[at - start : at - start + length]
-        at += length

@@ -65,7 +65,7 @@ from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.producer import NumberedRecords, ProducerState
 from ledgerlog.model.record import AttachedLedger, PackedBatch, PackedColumn, RecordBatch
 from ledgerlog.wire.checksum import u32_array, u32_bytes
-from ledgerlog.wire.entries import split_payloads
+from ledgerlog.wire.pieces import split_pieces
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
 
 __all__ = [
@@ -335,7 +335,7 @@ def decode_entry(
         first_slot=0,
         epoch=header.epoch,
         timestamp_ms=header.timestamp_ms,
-        payloads=split_payloads(records, lengths),
+        payloads=split_pieces(records, lengths),
         keys=keys,
         headers=headers,
     )

@@ -34,7 +34,7 @@ import attrs
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-_COPIED = ("ledgerlog", "bookie", "tests", "docs", "pyproject.toml")
+_COPIED = ("ledgerlog", "bookie", "tests", "docs", "hatch_build.py", "pyproject.toml")
 _TIMEOUT_S = 300.0
 _PATIENCE_S = 120.0
 """The bound of one wait in a test, below the time-out of the whole run. A wait that ends may be how a test

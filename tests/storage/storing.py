@@ -51,20 +51,9 @@ def add_frame(
     recovery: bool = False,
 ) -> tuple[Frame, Entries]:
     """An ADD as a server hands it over. Each entry has its own payload by default."""
-    from array import array
-
-    from ledgerlog.wire.checksum import entry_digests
-    from ledgerlog.wire.entries import compact_ids
-
     if payloads is None:
         payloads = [payload_of(ledger_id, entry_id) for entry_id in ids]
-    entries = Entries(
-        ledger_id,
-        compact_ids(list(ids)),
-        array("I", map(len, payloads)),
-        entry_digests(ledger_id, list(ids), payloads),
-        b"".join(payloads),
-    )
+    entries = Entries.gather(ledger_id, dict(zip(ids, payloads, strict=True)))
     raw = b"".join(encode_add(entries, lac=lac, lafr=lafr, key=key, recovery=recovery))
     # A receive buffer is used again: nothing may keep a view of it.
     frame = decode_frame_untrusted(memoryview(bytearray(raw)))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from bookie.core.journal_items import EntryRun
 from bookie.core.reading import EXAMINED_BYTES_MAX, RangeLister, RangeReader
 from ledgerlog.limits import FRAME_ENTRIES_MAX
-from ledgerlog.wire.checksum import entry_digests
-from ledgerlog.wire.entries import Entries, compact_ids
+from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Status
 
 LEDGER = 4
@@ -19,15 +18,7 @@ LEDGER = 4
 
 def entries_of(ids: list[int], size: int = 0) -> Entries:
     payloads = [b"%d" % entry_id + b"." * size for entry_id in ids]
-    from array import array
-
-    return Entries(
-        LEDGER,
-        compact_ids(ids),
-        array("I", map(len, payloads)),
-        entry_digests(LEDGER, ids, payloads),
-        b"".join(payloads),
-    )
+    return Entries.gather(LEDGER, dict(zip(ids, payloads, strict=True)))
 
 
 @attrs.define

@@ -20,10 +20,8 @@ from ledgerlog.wire.entries import (
     Entries,
     compact_ids,
     decode_entries_untrusted,
-    each_payload,
     encode_add,
     encode_lac,
-    split_payloads,
 )
 from ledgerlog.wire.frame import (
     HEADER_BYTES,
@@ -204,12 +202,20 @@ def test_a_payload_of_another_ledger_is_noticed() -> None:
     payloads=st.lists(st.binary(max_size=5), min_size=1, max_size=90),
 )
 def test_digests_of_many_are_those_of_each(first: int, payloads: list[bytes]) -> None:
+    lengths, payload = array("I", map(len, payloads)), b"".join(payloads)
     for ledger_id in (0, 1, 77, LEDGER_ID_MAX):
         ids = range(first, first + len(payloads))
         each = [entry_digest(ledger_id, e, p) for e, p in zip(ids, payloads, strict=True)]
-        assert list(entry_digests(ledger_id, ids, payloads)) == each
-        assert list(entry_digests(ledger_id, list(ids), payloads)) == each
-    assert list(entry_digests(1, range(0), [])) == []
+        for some_ids in (ids, list(ids)):
+            assert list(entry_digests(ledger_id, some_ids, payload, lengths)) == each
+            assert list(entry_digests(ledger_id, some_ids, payload, lengths, payloads)) == each
+    assert list(entry_digests(1, range(0), b"", array("I"))) == []
+
+
+def test_digests_need_a_length_for_each_entry() -> None:
+    for ids in (range(5, 8), [5, 7], range(0)):
+        with pytest.raises(ValueError, match=f"1 payloads for {len(ids)} entries"):
+            entry_digests(1, ids, b"abc", array("I", [3]))
 
 
 def test_digests_survive_the_wrap_of_their_seed() -> None:
@@ -219,7 +225,8 @@ def test_digests_survive_the_wrap_of_their_seed() -> None:
     first = 2**32 - base - 3
     payloads = [b"the same"] * 8
     each = [entry_digest(ledger_id, first + n, payload) for n, payload in enumerate(payloads)]
-    assert list(entry_digests(ledger_id, range(first, first + 8), payloads)) == each
+    lengths = array("I", [8]) * 8
+    assert list(entry_digests(ledger_id, range(first, first + 8), b"".join(payloads), lengths)) == each
     assert len(set(each)) == 8
 
 
@@ -297,15 +304,6 @@ def test_a_read_reply_carries_entries_like_an_add() -> None:
     assert len(raw) == HEADER_BYTES + 16 + 3
 
 
-@given(payloads=payload_lists)
-def test_payloads_are_cut_apart_where_they_were_joined(payloads: list[bytes]) -> None:
-    joined = b"".join(payloads)
-    lengths = array("I", map(len, payloads))
-    assert split_payloads(joined, lengths) == payloads
-    assert split_payloads(memoryview(joined), lengths) == payloads
-    assert split_payloads(b"", array("I")) == []
-
-
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
 def test_arrays_are_little_endian(numbers: list[int]) -> None:
     raw = b"".join(number.to_bytes(4, "little") for number in numbers)
@@ -316,18 +314,6 @@ def test_arrays_are_little_endian(numbers: list[int]) -> None:
 
 
 # --- what checking costs --------------------------------------------------------------------------
-
-
-def test_payloads_come_one_by_one_as_they_come_together() -> None:
-    for seed in range(200):
-        random_ = random.Random(seed)
-        size = random_.choice([0, 1, 100, 1_024, 5_000, 70_000])
-        count = random_.randrange(40)
-        sizes = [size] * count if seed % 2 else random_.choices([0, 1, size, 33_000], k=count)
-        lengths = array("I", sizes)
-        payload = random_.randbytes(sum(lengths))
-        assert list(each_payload(payload, lengths)) == split_payloads(payload, lengths)
-        assert list(each_payload(memoryview(bytearray(payload)), lengths)) == split_payloads(payload, lengths)
 
 
 @pytest.mark.parametrize("sizes", [[1_024] * 1_000, [1_000, 1_048] * 500])

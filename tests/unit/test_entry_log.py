@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from array import array
 
 import pytest
 from hypothesis import given
@@ -16,8 +15,7 @@ from bookie.core.file_set import FileSet
 from bookie.core.journal_items import EntryRun
 from bookie.core.merging import FRAME_BYTES, PARTS_MAX, merge_frames, merge_runs
 from ledgerlog.errors import StorageCorrupt
-from ledgerlog.wire.checksum import entry_digests
-from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, encode_add
+from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
 from ledgerlog.wire.frame import decode_frame_untrusted
 
 KEY = b"k" * 16
@@ -95,13 +93,7 @@ def test_a_file_set_has_what_was_put_into_it_and_comes_back(some: set[int], more
 
 
 def frame_of(ids: list[int], payloads: list[bytes], ledger_id: int = 1) -> tuple[EntryRun, bytes]:
-    entries = Entries(
-        ledger_id,
-        compact_ids(ids),
-        array("I", map(len, payloads)),
-        entry_digests(ledger_id, ids, payloads),
-        b"".join(payloads),
-    )
+    entries = Entries.gather(ledger_id, dict(zip(ids, payloads, strict=True)))
     raw = b"".join(encode_add(entries, lac=3, lafr=2, key=KEY, recovery=False))
     return EntryRun(ledger_id, ids[0], ids[-1], len(ids), 9, 4096, len(raw), 5), raw
 

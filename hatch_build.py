@@ -1,0 +1,110 @@
+"""The build hook of the compiled part: it compiles ``ledgerlog/wire/_pieces.c`` if that is possible.
+
+Installing never needs a compiler. If there is none, or compiling fails, the wheel is the pure one, and
+ledgerlog uses the same functions in Python. The hook then says so; pip shows it with ``-v``.
+
+It follows these variables of the environment:
+
+- ``CC`` and ``CFLAGS``: the compiler and more options for it, as usual. Default: ``cc``.
+- ``_PYTHON_HOST_PLATFORM``: the platform of the wheel, as Python's own cross-compilation has it. For example,
+  ``CC=aarch64-linux-gnu-gcc _PYTHON_HOST_PLATFORM=linux-aarch64`` builds for arm64 on another machine.
+- ``LEDGERLOG_PURE``: make the pure wheel, if it is set and not empty.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # Tests import ``build``, and need no hatchling for that.
+    BuildHookInterface = object
+
+SOURCE = "ledgerlog/wire/_pieces.c"
+BUILT = "ledgerlog/wire/_pieces.abi3.so"
+ABI = "cp311-abi3"
+"""The module uses only what CPython promises for 3.11 and every later version."""
+
+
+class CompilingFailed(Exception):
+    """There is no compiled module, for the reason that the message says."""
+
+
+def find_compiler() -> list[str]:
+    """Return the command that runs the C compiler, which may have options.
+
+    Raises:
+        CompilingFailed: There is none.
+    """
+    command = shlex.split(os.environ.get("CC") or "cc")
+    if shutil.which(command[0]) is None:
+        raise CompilingFailed(f"there is no C compiler {command[0]!r}")
+    return command
+
+
+def build(source: Path, target: Path, *options: str) -> None:
+    """Compile the module.
+
+    Args:
+        source: The C file.
+        target: The shared library to make. It is replaced at once, because processes may use the old one.
+        options: More options for the compiler.
+
+    Raises:
+        CompilingFailed: There is no compiler, it fails, or this Python cannot load such a module.
+    """
+    if not sys.platform.startswith("linux"):
+        raise CompilingFailed(f"it is not compiled on {sys.platform}")
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise CompilingFailed("this Python has no stable ABI")
+    include = sysconfig.get_paths()["include"]
+    if not Path(include, "Python.h").is_file():
+        raise CompilingFailed(f"Python's headers are not in {include}")
+    flags = ["-O2", "-fPIC", "-shared", *shlex.split(os.environ.get("CFLAGS", "")), *options]
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
+    command = [*find_compiler(), *flags, f"-I{include}", str(source), "-o", str(unfinished)]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")
+        if done.returncode:
+            raise CompilingFailed(f"{shlex.join(command)} exited with {done.returncode}:\n{done.stderr}")
+        unfinished.replace(target)
+    except OSError as cause:
+        raise CompilingFailed(f"{shlex.join(command)}: {cause}") from cause
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+class CustomBuildHook(BuildHookInterface):
+    """Adds the compiled module to a wheel, or puts it next to its source in an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if os.environ.get("LEDGERLOG_PURE"):
+            self.app.display_info("LEDGERLOG_PURE is set: without the compiled part.")
+            return
+        root = Path(self.root)
+        try:
+            if version == "editable":
+                build(root / SOURCE, root / BUILT)
+                return
+            self._temporary = tempfile.TemporaryDirectory()
+            made = Path(self._temporary.name, Path(BUILT).name)
+            build(root / SOURCE, made)
+        except CompilingFailed as why:
+            self.app.display_warning(f"Without the compiled part, which is optional: {why}")
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["force_include"][str(made)] = BUILT
+        build_data["pure_python"] = False
+        build_data["tag"] = f"{ABI}-{platform}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_temporary"):
+            self._temporary.cleanup()

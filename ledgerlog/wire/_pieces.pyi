@@ -1,0 +1,7 @@
+from array import array
+
+IS_SWITCHED_OFF: int
+
+def piece_checksums(
+    seeds: int | array[int], data: bytes | bytearray | memoryview, lengths: array[int], /
+) -> bytes: ...
