@@ -6,7 +6,7 @@
 #   make test-all [ARGS=]   the same with long tests, real processes, Spark and ZooKeeper: everything but the soaks. What CI runs
 #   make check              format, lint, types, the site, and the tests of the house rules: two minutes, before each commit
 #   make docs               the documentation as a site, in build/site; a broken link is an error
-#   make release            the wheel, the source distribution and their checksums, in dist/
+#   make release            the wheels, the source distribution and their checksums, in dist/
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
 #   make tla [ARGS=...]     recorded runs of the protocol cores against the rules in TLA+; half an hour. Needs a Java
@@ -40,6 +40,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 NO_WHEEL := { echo 'Installing failed. If a package had to be compiled, take a Python that it has a wheel for:' \
 	'make clean, then make PYTHON=/path/to/python3.12' >&2; exit 1; }
 # An environment that another tool made, or whose making was interrupted, may be without pip.
+# Installing compiles it, if there is a C compiler; so it is installed again after a change.
+COMPILED := hatch_build.py ledgerlog/wire/_pieces.c
 HAVE_PIP := $(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
 
 # In this order, because on 3.11 and 3.12 both stores of the index can be had, and tests cover both.
@@ -119,13 +121,13 @@ lint: $(TEST_STAMP)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-$(RUN_STAMP): pyproject.toml $(BIN)/python
+$(RUN_STAMP): pyproject.toml $(COMPILED) $(BIN)/python
 	@echo 'Installing ledgerlog into $(VENV)'
 	@$(HAVE_PIP)
 	@$(PIP) install -e . || $(NO_WHEEL)
 	@touch $@
 
-$(TEST_STAMP): pyproject.toml $(BIN)/python
+$(TEST_STAMP): pyproject.toml $(COMPILED) $(BIN)/python
 	@echo 'Installing ledgerlog and its test tools into $(VENV)'
 	@$(HAVE_PIP)
 	@$(PIP) install -e '.[test]' || $(NO_WHEEL)
@@ -148,5 +150,5 @@ $(BIN)/python:
 	"$$python" -m venv --clear $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ledgerlog/wire/_pieces.abi3.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

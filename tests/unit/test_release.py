@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import ledgerlog
-from tools.release import ROOT, checksums, why_not
+from tools.release import ROOT, checksums, newest_glibc, why_not
 
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n## [0.1.0]\n"
 
@@ -34,6 +34,12 @@ def test_the_version_stands_in_one_place() -> None:
     assert project["tool"]["hatch"]["version"]["path"] == "ledgerlog/__init__.py"
     source = (ROOT / "ledgerlog" / "__init__.py").read_text(encoding="utf-8")
     assert f'\n__version__ = "{ledgerlog.__version__}"\n' in source
+
+
+def test_a_compiled_wheel_is_refused_for_the_newest_glibc_that_it_needs() -> None:
+    assert newest_glibc(b"\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.17\0") == 34
+    assert newest_glibc(b"\0GLIBC_2.2.5\0") == 2
+    assert newest_glibc(b"") == 0
 
 
 def test_sha256sum_accepts_the_checksums(tmp_path: Path) -> None:
