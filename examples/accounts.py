@@ -4,14 +4,14 @@
     python examples/accounts.py DIRECTORY transfer ALICE BOB 30 [REQUEST]
     python examples/accounts.py DIRECTORY balances
 
-Each run is the whole service: it opens DIRECTORY, loads the newest snapshot, applies the events after it,
-does one thing, and ends. REQUEST is the name of a request. If you repeat a request under the same name, its
-change is made only once, even if the first run crashed in the middle.
+Each run is the service: it opens DIRECTORY, restores the snapshot, applies the events after it, executes
+one command, and ends. REQUEST names a request. If you send a request again with the same name, it is not
+executed again, even after a crash in the middle of the first time.
 
-What to look at: ``Accounts.apply`` makes all decisions, and no other code changes a balance. It is
-deterministic: "now" is ``command.timestamp_ms``, which the leader set. A refusal is an exception, and
-replicas handle it like any other result. There are no tables, no migrations of rows and no fsync here. The
-log is the truth. Snapshots make the start quick, and the log is truncated up to the snapshot."""
+What to look at: only ``Accounts.apply`` checks commands and changes balances. It is deterministic: "now" is
+``command.timestamp_ms``, which comes from the leader, and a refusal is an exception, which is a result like
+any other. There are no tables, no migrations of rows and no fsync here. The log has the whole state.
+Snapshots make the start fast, and the log is truncated up to them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ import trio
 
 import ledgerlog
 
-SNAPSHOT_EVERY = 5  # In records. A real service would use thousands.
+SNAPSHOT_EVERY = 5  # Records. A real service would use thousands.
 
 
 class Refused(Exception):
-    """The event is refused."""
+    """The event cannot happen."""
 
 
 class Accounts(ledgerlog.StateMachine):
-    """The balances, and the time of the last change of each account."""
+    """Balances, and the time of the last change of each account."""
 
     def __init__(self) -> None:
         self.balances: Counter[str] = Counter()
@@ -45,13 +45,13 @@ class Accounts(ledgerlog.StateMachine):
                 self._move(account, amount, command)
                 return b"%d" % self.balances[account]
             case {"transfer": int(amount), "from": str(giver), "to": str(taker)} if amount > 0:
-                if self.balances[giver] < amount:  # Refuse before you change anything.
+                if self.balances[giver] < amount:  # Refuse before anything is changed.
                     raise Refused(f"{giver} has {self.balances[giver]}")
                 self._move(giver, -amount, command)
                 self._move(taker, amount, command)
                 return b"%d" % self.balances[giver]
             case other:
-                raise Refused(f"{other} is not an event of an account")
+                raise Refused(f"{other} is no event of an account")
 
     def _move(self, account: str, amount: int, command: ledgerlog.Command) -> None:
         self.balances[account] += amount
@@ -72,7 +72,7 @@ async def main(*arguments: str) -> None:
     directory = Path(where)
     async with ledgerlog.connect(f"file:{directory / 'log'}") as cluster:
         log = await cluster.create_log("accounts", exist_ok=True)
-        # Shared: this replica is the only one, so the log may be truncated up to its snapshots.
+        # Shared: this is the only replica. So the log may be truncated up to its snapshots.
         snapshots = ledgerlog.DirectorySnapshots(directory / "snapshots", shared=True)
         replica = ledgerlog.Replica(log, Accounts(), snapshots=snapshots, snapshot_every=SNAPSHOT_EVERY)
         async with replica:
@@ -89,10 +89,7 @@ async def main(*arguments: str) -> None:
                     for account, balance in sorted((await replica.read(balances)).items()):
                         print(account, balance)
                     done = replica.statistics()
-                    print(
-                        f"loaded a snapshot of {done.snapshot_offset} events, and applied {done.executed} "
-                        "more"
-                    )
+                    print(f"from a snapshot of {done.snapshot_offset} events and {done.executed} more")
                 case _:
                     sys.exit(__doc__)
 

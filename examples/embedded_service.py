@@ -1,16 +1,15 @@
-"""A small service with its own durable log: a key-value store that survives kill -9.
+"""A small service with a durable log inside: a key-value store that survives kill -9.
 
     python examples/embedded_service.py DIRECTORY [PORT]
 
-Clients send lines over TCP (``nc 127.0.0.1 PORT``). SET key value: the answer is OK and an offset, after the
-change is durable. GET key: the answer is the value, or NONE. KEYS: the answer is the number of keys.
+It speaks lines over TCP (``nc 127.0.0.1 PORT``): SET key value -> OK offset, when it is durable; GET key ->
+value, or NONE; KEYS -> the number of keys.
 
-The state is a dict, and the log is the truth. The service appends each change to the log, applies it, and
-then answers, all in the order of the offsets. When it starts, it reads the log from the beginning. The log is
-in DIRECTORY (``file:``), and its only bookie runs in this process. To use a cluster instead, give the
-cluster's URI. You need no other change.
+The state is a dict. The service appends every change to the log before it applies and answers it, in the
+order of the offsets. At its start it reads the log from the beginning. The log is in DIRECTORY
+(``file:``), with its one bookie in this process. To use a cluster, you change only the URI.
 
-``AppendUnknown`` and ``LostLeadership`` end the service. Start it again: it then reads the log.
+``AppendUnknown`` and ``LostLeadership`` end the service. When it starts again, it reads the log.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class Store:
 
     def apply(self, offset: int, data: bytes) -> None:
         key, value = json.loads(data)
-        # Two tasks may wake up in the wrong order, so compare offsets: the later record wins.
+        # Two tasks may wake in another order than their records have: the later record wins.
         if offset > self._applied.get(key, -1):
             self._values[key] = value
             self._applied[key] = offset
 
     async def change(self, key: str, value: str) -> int:
-        """Make a change durable, then visible, and return the offset of its record."""
+        """Make a change durable, then visible. Return the offset of its record."""
         data = json.dumps([key, value]).encode()
         ack = await self._writer.append(data)
         self.apply(ack.offset, data)
@@ -78,7 +77,7 @@ async def main(where: str, port: int) -> None:
     uri = where if ":" in where else f"file:{where}"
     async with ledgerlog.connect(uri) as cluster:
         log = await cluster.create_log("changes", exist_ok=True)
-        async with log.writer() as writer:  # Now only we can append: read to the end.
+        async with log.writer() as writer:  # From here on nobody else can append: we read to the end.
             store = Store(writer)
             async with log.read("earliest") as records:
                 async for record in records:

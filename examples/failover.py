@@ -1,16 +1,16 @@
-"""Leader election and failover: one of three processes writes; it is killed, and another one continues.
+"""Leader election and failover: one of three processes writes; if it is killed, another one continues.
 
     python examples/failover.py
 
-This command starts a temporary cluster and three copies of itself. Twice, it kills the leading copy with
-SIGKILL. Then it reads the log. It starts each copy with
+This starts a temporary cluster and three copies of itself. It kills the leading copy with SIGKILL, twice, and
+reads the log. It starts a copy with
 
     python examples/failover.py NAME URI
 
-What to look at, in ``serve``: ``log.lead`` campaigns, takes the log over, steps down and tries again. The
-election chooses the process that *should* write. The takeover decides which process *can* write, because it
-fences the previous writer. So if a leader is wrongly believed to be dead, it can still not write any more. No
-acknowledged record is lost or written twice.
+What to look at, in ``serve``: ``log.lead`` campaigns, takes over the log, steps down and tries again. The
+election decides which process *should* write. The takeover decides which process *can* write, because it
+fences the previous writer. So if a leader only seemed to be dead, it cannot write any more, and no
+acknowledged record is lost or in the log twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def serve(name: str, uri: str) -> None:
 
 
 async def pass_on(process: trio.Process, events: trio.MemorySendChannel[dict[str, Any]]) -> None:
-    """Read the output of a process: one JSON object per line."""
+    """Read the output of a process, one JSON object a line."""
     assert process.stdout is not None
     rest = b""
     async for data in process.stdout:
@@ -84,7 +84,7 @@ async def main() -> None:
                 process.kill()
             async with ledgerlog.connect(uri) as connected:
                 log = await connected.open_log("ticks")
-                async with log.writer(), log.read() as records:  # Takes over once more, to see the whole log.
+                async with log.writer(), log.read() as records:  # Takes over once more, to see all of it.
                     names = [record.data.decode() async for record in records]
             print(f"{len(names)} records, written by {', then '.join(name for name, _ in groupby(names))}")
             cluster.terminate()

@@ -1,17 +1,17 @@
-"""A replicated key-value store: a state machine on a log, any number of replicas, a small command line.
+"""A replicated key-value store: a state machine on a log, any number of replicas, and a small command line.
 
     python examples/kv.py serve URI HOST:PORT               a replica that serves clients at HOST:PORT
     python examples/kv.py ask HOST:PORT,HOST:PORT GET key
     python examples/kv.py ask HOST:PORT,HOST:PORT SET key value
     python examples/kv.py ask HOST:PORT,HOST:PORT CAS key old new
 
-Start three replicas on one URI, and kill them as you like. No answered change is lost, and each command is
-executed once, even if a client sends it several times. Requests and answers are JSON, one per line.
+Start three replicas on one URI and kill them as you like. Every answer stays true, and each command is
+executed once, even if a client must ask several times. Requests and answers are JSON, one a line.
 
-What to look at: ``Store`` is the whole state, and it does not know that it is replicated. At the leader,
-``answer`` proposes changes and reads linearly. If a replica does not lead, it answers with the leader's
-address, which is the leader's name in the election. ``Client`` repeats a request, with the same request id,
-until it has an answer."""
+What to look at: ``Store`` is the whole state and does not know that it is replicated. ``answer``
+proposes changes and reads linearly, both at the leader. A replica that does not lead answers with the
+address of the leader, because a candidate's name is its address. ``Client`` asks again until it has an
+answer, always with the same request id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ import ledgerlog
 
 
 class Store(ledgerlog.StateMachine):
-    """Text by keys. Commands: ["SET", key, value] and ["CAS", key, old, new], which returns whether it
+    """Text by keys. Commands: ["SET", key, value] and ["CAS", key, old, new]. CAS answers whether it
     changed the value."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ async def answer(replica: ledgerlog.Replica[Store], request: dict[str, Any]) -> 
         match request["do"]:
             case ["GET", str(key)]:
                 return {"ok": await replica.read(lambda store: store.values.get(key), consistency="linear")}
-            case ["STATE"]:  # The progress of this replica, whether it leads or not.
+            case ["STATE"]:  # The state of this replica, even if it does not lead.
                 at, digest = replica.digest()
                 return {"ok": {"at": at, "digest": digest, "leads": replica.is_leading}}
             case command:
@@ -70,7 +70,7 @@ async def answer(replica: ledgerlog.Replica[Store], request: dict[str, Any]) -> 
     except ledgerlog.NotLeader as error:
         return {"leader": error.leader}
     except ledgerlog.AppendUnknown:
-        return {"leader": None}  # Ask again with the same id: the command is executed only once.
+        return {"leader": None}  # Ask again, with the same id: it is executed once.
     except (ledgerlog.CommandFailed, ledgerlog.RequestExpired, ledgerlog.InvalidArgument) as error:
         return {"error": str(error)}
 

@@ -1,9 +1,10 @@
-"""A web service on asyncio that takes each order exactly once: FastAPI on uvicorn.
+"""A web service on asyncio that takes orders, each of them once: FastAPI on uvicorn.
 
     python examples/orders_fastapi.py URI HOST:PORT
 
-Start several processes, each with another address and the same URI. (``ledgerlog cluster run DIRECTORY``
-starts a cluster and prints its URI.) One of the processes leads and takes orders. All of them report orders:
+Start it as often as you like, each time with another address and the same URI (``ledgerlog cluster run
+DIRECTORY`` starts a cluster and prints its URI). One of the processes leads and accepts orders; all of them
+send events about orders:
 
     curl -L -X PUT -d 'two apples' http://127.0.0.1:8001/orders/anna/0
     curl -N http://127.0.0.1:8002/events
@@ -11,12 +12,12 @@ starts a cluster and prints its URI.) One of the processes leads and takes order
 What to look at:
 
 * ``log.lead`` campaigns for the lead while the service runs. If the leader dies, another process leads within
-  a second. A process that does not lead redirects clients to the leader.
-* The path of an order names its client and its number, so the log recognizes an order that it already has. A
-  client that got no answer sends the same request again, to any process.
+  a second. A process that does not lead sends clients to the one that does.
+* The address of an order has its client and its number, so the log recognises an order that it already has.
+  If a client gets no answer, it sends the same request again, to any process.
 * ``/events`` follows the log and sends each order as a server-sent event. The id of an event is the order's
-  offset. So if a browser reconnects, to this or another process, it continues after the last order that it
-  received.
+  offset. So if a browser reconnects, here or at another process, it continues after the last order that it
+  saw.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ def make_app(uri: str, address: str) -> FastAPI:
 
     Args:
         uri: The cluster.
-        address: The address at which clients reach this process. It is also the name of the process in the
-            election.
+        address: Where clients reach this process. It is its name in the election.
     """
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ def make_app(uri: str, address: str) -> FastAPI:
                 return try_again(elsewhere)
             return RedirectResponse(f"http://{elsewhere.leader}{request.url.path}")  # 307: the same request.
         except ledgerlog.AppendUnknown as unknown:
-            return try_again(unknown)  # The order may be in the log, but never twice.
+            return try_again(unknown)  # The order may be in the log. If it is, it will not be there twice.
         except ledgerlog.OutOfSequence as error:
             return JSONResponse({"error": str(error), "last": error.last}, status_code=409)
         except ledgerlog.InvalidArgument as error:
@@ -76,7 +76,7 @@ def make_app(uri: str, address: str) -> FastAPI:
 
     @app.get("/events")
     async def events(last_event_id: Annotated[int, Header()] = -1) -> StreamingResponse:
-        """Send all orders after the last one that the client received, and then each new order."""
+        """Send all orders after the last one that the client saw, and then each new one."""
 
         async def stream() -> AsyncIterator[str]:
             async with app.state.log.read(last_event_id + 1, follow=True) as records:
@@ -100,7 +100,7 @@ def try_again(why: ledgerlog.LedgerLogError) -> Response:
 def main() -> None:
     uri, address = sys.argv[1:]
     host, _, port = address.rpartition(":")
-    # Streams of events never end by themselves. So do not wait for them when the service stops.
+    # Streams of events end only with their clients, so a stop does not wait for them.
     uvicorn.run(
         make_app(uri, address), host=host, port=int(port), timeout_graceful_shutdown=1, log_level="warning"
     )

@@ -1,12 +1,12 @@
-"""A web service on trio that takes each order exactly once: Starlette on hypercorn's trio worker.
+"""A web service on trio that takes orders, each of them once: Starlette on hypercorn's trio worker.
 
     python examples/orders_starlette.py URI HOST:PORT
 
-It is the service of ``orders_fastapi.py`` for trio. It has the same paths and the same answers, and you can
-run both services in one cluster. Read the explanations there.
+It is the service of ``orders_fastapi.py`` for trio: the same addresses, the same answers, and you can run
+both in one cluster. Read the explanations there.
 
-There are two differences. The cluster and the campaign stay open while the server runs. And a stream of
-events has its own response class, which reads the log in the task of its request.
+What differs: the cluster and the campaign are open while the server runs, and a stream of events is a
+separate class of response, which reads the log in the task of its request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import ledgerlog
 
 
 class EventStream(Response):
-    """A response that sends each record of a log as a server-sent event, until the client goes away."""
+    """A response: each record of a log as a server-sent event, until the client goes away."""
 
     def __init__(self, log: ledgerlog.Log, start: int) -> None:
         self._log = log
@@ -66,7 +66,7 @@ def make_app(log: ledgerlog.Log, campaign: ledgerlog.Campaign) -> Starlette:
                 return try_again(elsewhere)
             return RedirectResponse(f"http://{elsewhere.leader}{request.url.path}")  # 307: the same request.
         except ledgerlog.AppendUnknown as unknown:
-            return try_again(unknown)  # The order may be in the log, but never twice.
+            return try_again(unknown)  # The order may be in the log. If it is, it will not be there twice.
         except ledgerlog.OutOfSequence as error:
             return JSONResponse({"error": str(error), "last": error.last}, status_code=409)
         except ledgerlog.InvalidArgument as error:
@@ -74,7 +74,7 @@ def make_app(log: ledgerlog.Log, campaign: ledgerlog.Campaign) -> Starlette:
         return JSONResponse({"offset": ack.offset, "duplicate": ack.duplicate})
 
     async def events(request: Request) -> Response:
-        """Send all orders after the last one that the client received, and then each new order."""
+        """Send all orders after the last one that the client saw, and then each new one."""
         return EventStream(log, int(request.headers.get("last-event-id", "-1")) + 1)
 
     async def leader(request: Request) -> Response:
@@ -97,9 +97,7 @@ def try_again(why: ledgerlog.LedgerLogError) -> Response:
 async def main(uri: str, address: str) -> None:
     config = hypercorn.config.Config()
     config.bind = [address]
-    config.graceful_timeout = (
-        1  # Streams of events never end by themselves. So do not wait for them when the service stops.
-    )
+    config.graceful_timeout = 1  # Event streams end only with their clients: a stop does not wait.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with ledgerlog.connect(uri) as cluster:
             log = await cluster.create_log("orders", exist_ok=True)

@@ -2,8 +2,8 @@
 
     python examples/quickstart.py
 
-If you run it again, the offsets continue. To run the same program against a cluster, put the cluster's URI
-into the variable LEDGERLOG_URI.
+If you run it again, the offsets continue after the last one. To use a cluster, set its URI in LEDGERLOG_URI;
+the program stays the same.
 """
 
 import os

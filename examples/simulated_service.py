@@ -1,7 +1,6 @@
-"""A service, and its test in a simulated cluster with faults (pytest examples/simulated_service.py).
+"""A service, and its test under faults (pytest examples/simulated_service.py).
 
-Two processes give the same seats away. The process that leads the log replays it and then serves. The log
-holds the owner of each seat.
+Two processes give the same seats away. The log has the owner of each seat. The leader replays it and serves.
 """
 
 import trio
@@ -10,12 +9,11 @@ from ledgerlog import Cluster, LedgerLogError
 from ledgerlog.testing import DrawnFaults, History, ServiceCall, SimulatedCluster, simulate
 
 SEATS = 10
-Request = tuple[int, str]  # the seat, and the person who wants it
+Request = tuple[int, str]  # the seat, and the customer
 
 
 async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]) -> None:
-    """Lead whenever the election allows it. The leader gives seats away, and answers after its record is
-    durable."""
+    """Lead while this process is elected. The leader gives seats away, and answers when that is durable."""
     log = await cluster.create_log("seats", exist_ok=True)
     async with log.lead(cluster.election("seats", candidate=name)) as campaign:
         while True:
@@ -35,13 +33,12 @@ async def serve(cluster: Cluster, name: str, waiting: list[ServiceCall[Request]]
                             waiting.remove(call)
                             call.answered(owners[seat])
                     await trio.sleep(0.1)
-            except LedgerLogError:  # the leadership ended; the next leader replays our records
+            except LedgerLogError:  # the leadership ended: the next leader replays what we wrote
                 await trio.sleep(0.1)
 
 
 def take(owner: str | None, request: Request) -> tuple[str, str]:
-    """The rule of one seat: the first person who asks for it gets it, and all people get this person as the
-    answer."""
+    """The rule of one seat: the first customer gets it, and every answer names this customer."""
     return owner or request[1], owner or request[1]
 
 

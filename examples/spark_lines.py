@@ -1,12 +1,12 @@
-"""Text through Spark: write lines into a log, read them as a table, stream counts into another log, and plot.
+"""Text through Spark: lines into a log, a table of them, a stream of figures into another log, and a plot.
 
     python examples/spark_lines.py [FILE ...] [--seconds 20] [--plot lines.png] [--master spark://HOST:7077]
 
-The program starts a temporary cluster, and Spark on this machine. ``pip install 'ledgerlog[spark,plot]'``
-installs all that it needs. With ``--master``, a Spark cluster on this machine does the work instead. The
-lines come from the files, over and over, or from Python's own manual. If a line begins with a time
-(2026-03-01T12:00:07), its minute is taken from that; otherwise, from the time of the append. Each function is
-one step, like a cell of a notebook. ``run`` takes all steps in order.
+It starts a temporary cluster, and Spark on this machine. ``pip install 'ledgerlog[spark,plot]'``
+installs everything that it needs. With ``--master`` a Spark cluster of this machine does the work instead.
+It appends the lines of the files, or of Python's own manual, again and again. The minute of a line is the
+time at its beginning (2026-03-01T12:00:07), or the time of its append. Each function is a separate step, like
+a cell of a notebook; ``run`` calls all of them in order.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from ledgerlog.spark.session import LOCAL_MASTER, session
 
 @contextmanager
 def throw_away_cluster() -> Iterator[str]:
-    """Run a cluster of three bookies, each in its own process, for the body of the ``with``. Yields its
-    URI."""
+    """Run a cluster of three bookie processes for the body of the ``with``. Yield its URI."""
     with tempfile.TemporaryDirectory() as path:
         command = [sys.executable, "-m", "ledgerlog", "cluster", "run", f"{path}/cluster", "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -54,7 +53,7 @@ def text_lines(files: Sequence[Path]) -> list[bytes]:
 
 
 def append_lines(uri: str, name: str, lines: list[bytes], stop: threading.Event, chunk: int = 500) -> int:
-    """Append the lines over and over, ``chunk`` at a time, until told to stop. Return their number."""
+    """Append the lines again and again, ``chunk`` together, until ``stop`` is set. Return their number."""
     count = 0
     with blocking.connect(uri) as cluster, cluster.open_log(name).writer() as writer:
         for start in itertools.cycle(range(0, len(lines), chunk)):
@@ -65,10 +64,9 @@ def append_lines(uri: str, name: str, lines: list[bytes], stop: threading.Event,
 
 
 def start_counting(spark: SparkSession, uri: str, name: str, counts: str, checkpoint: str) -> Any:
-    """Stream the number of lines and bytes of each second, as JSON, into the log ``counts``, each second
-    once.
+    """Start the stream: it writes lines and bytes of each second, as JSON, to the log ``counts``, once.
 
-    A second is written after a later line shows that it is over. So the last second is still open when the
+    A second is written when a later line shows that it is over. So the last second is still open when the
     query ends. The next run that starts from the checkpoint writes it."""
     lines = spark.readStream.format("ledgerlog").options(uri=uri, startingOffsets="earliest").load(name)
     per_second = (
@@ -87,7 +85,7 @@ def start_counting(spark: SparkSession, uri: str, name: str, counts: str, checkp
 
 
 def lines_per_minute(spark: SparkSession, uri: str, name: str) -> list[tuple[str, int]]:
-    """The table: the number of lines of each minute."""
+    """Return the table: the number of lines of each minute."""
     columns = "timestamp TIMESTAMP, value BINARY"
     table = spark.read.format("ledgerlog").option("uri", uri).schema(columns).load(name)
     begins = F.regexp_extract(F.col("value").cast("string"), r"^\d{4}-\d\d-\d\d[T ][\d:]{8}", 0)
@@ -96,14 +94,13 @@ def lines_per_minute(spark: SparkSession, uri: str, name: str) -> list[tuple[str
 
 
 def read_counts(uri: str, counts: str) -> list[dict[str, Any]]:
-    """Read the output of the stream without Spark."""
+    """Return the records that the stream has written, read without Spark."""
     with blocking.connect(uri) as cluster, cluster.open_log(counts).read() as records:
         return [json.loads(record.data) for record in records]
 
 
 def plot(batches: Sequence[MicroBatch], minutes: Sequence[tuple[str, int]], name: str, path: Path) -> None:
-    """Plot the lines by minute. And for each micro-batch, plot the rows per second, and how far behind the
-    stream was after it."""
+    """Plot the lines by minute, and for each micro-batch the rows per second and the rows behind."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 8), layout="constrained")
@@ -120,7 +117,7 @@ def plot(batches: Sequence[MicroBatch], minutes: Sequence[tuple[str, int]], name
 
 
 def run(spark: SparkSession, uri: str, name: str, lines: list[bytes], seconds: float, path: Path) -> None:
-    """Run all steps, while an appender runs for ``seconds`` seconds."""
+    """Run all steps, while a thread appends for ``seconds``."""
     counts = f"{name}-per-second"
     with blocking.connect(uri) as cluster:
         cluster.create_log(name)

@@ -1,16 +1,15 @@
-"""A consumer that follows a log and remembers its place.
+"""A consumer that follows a log and remembers its position.
 
     python examples/tail.py URI LOG PLACE
 
-This prints every record of LOG and waits for more. The file PLACE holds the offset of the next record to
-consume. If you start the program again, it continues there. The program writes the place after it has
-consumed a record. So after a crash in between, it consumes a record again, but it never skips one. Your
-consumer must tolerate a repeated record (here: it is printed twice).
+This prints every record of LOG and waits for more. PLACE is a file with the offset of the next record to
+consume. If you start the program again, it continues at this offset. The program writes the offset after it
+consumed the record. So after a crash it may consume a record again, but it never skips one. A consumer must
+accept this; this one prints the record twice.
 
-Any number of consumers may follow a log. The writer does not know them, and a slow consumer delays neither
-the writer nor other consumers. Records that it has not read yet may be truncated. The reader never skips them
-silently: it raises ``Truncated``. This program then prints a line and continues at the first record that is
-left.
+Any number of consumers may follow a log. The writer does not know them, and a slow consumer does not delay
+others. If records are truncated before the consumer has read them, it gets an error (``Truncated``) and never
+skips them silently. This program reports the error and continues at the first record that is left.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import ledgerlog
 
 
 class Place:
-    """The offset of the next record to consume, in a file that is replaced atomically."""
+    """The offset of the next record to consume, in a file that is complete at any moment."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +48,7 @@ def consume(batch: ledgerlog.RecordBatch) -> None:
 
 
 async def follow(log: ledgerlog.Log, place: Place) -> None:
-    """Consume until the log is sealed. Write the place once per batch of records."""
+    """Consume until the log is sealed; one write of the place for a batch of records."""
     while True:
         try:
             async with log.read(place.offset, follow=True) as records:

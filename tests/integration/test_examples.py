@@ -175,7 +175,7 @@ async def test_the_accounts_example_remembers_cuts_its_log_off_and_repeats_no_re
     assert status == 0
     balances, history = said.rsplit("\n", 2)[0], said.splitlines()[-1]
     assert balances == "anna 70\nbert 33"
-    found = re.fullmatch(r"loaded a snapshot of (\d+) events, and applied (\d+) more", history)
+    found = re.fullmatch(r"from a snapshot of (\d+) events and (\d+) more", history)
     assert found is not None
     assert int(found[1]) >= 5
     assert int(found[2]) < 5
