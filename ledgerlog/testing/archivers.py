@@ -1,14 +1,26 @@
 """The archive in a swarm: jobs that archive every log, give up the bookies' copies at once, and merge files.
 
 Each process runs the production jobs (``ledgerlog.archive.jobs``) on all logs again and again, beside
-writers, readers, truncation and other archiving processes. The files are real ones in a temporary directory
-that the processes share. All processes know it by the same URL in every run, as an object store: ``URL``. No
-fault hits it, but processes die between any two steps of a job. The threads of the jobs are steps of the run.
+writers, readers, truncation and other archiving processes. It also retires the files of deleted logs,
+compacts one log by keys (``keyed``), and now and then moves the whole archive to another destination. All
+destinations are in an object store of the run (``archive_store``). Requests take simulated time, and a killed
+process dies between any two of them. The store has faults of its own (``ARCHIVE_FAULTS``):
+
+    archive out of reach        every request fails for a while
+    archive requests fail       a share of the requests fails, before or after it took effect
+    archive uploads damaged     a share of the uploads has a flipped bit
+    archive unmounted           for a while another, empty store answers, as for a mount point without its
+                                disk. At most once in a run, because nobody notices two changes between two
+                                looks; and not while somebody says that the place is the right one
+    archived file damaged       a file is lost, cut or damaged while bookies have copies of all its ledgers,
+                                and no job is at work
 
 Readers find archived records in the files. So the judges of the workloads, which read whole logs, judge the
-archive too. And in the end:
+archive too. Before they do, a day passes for one more process, which deletes what no record names. And:
 
     ArchiveWhole    each archived file is there, and its content matches its record
+    ArchiveClean    after a day, the archive has no files but those that records name
+    ArchiveListed   the list of archives (``jobs.listing``) has exactly these files
 """
 
 from __future__ import annotations
@@ -16,25 +28,55 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
-from ledgerlog.archive.jobs.job import archive_log
-from ledgerlog.archive.jobs.rewrite import merge_log
-from ledgerlog.archive.reader import check_archive, pyarrow_needed
+from ledgerlog.archive.jobs.archiver import ArchiveStep
+from ledgerlog.archive.jobs.job import archive_log, retire_gone
+from ledgerlog.archive.jobs.listing import list_archives
+from ledgerlog.archive.jobs.moving import move_archive
+from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
+from ledgerlog.archive.reader import check_archive, check_end, pyarrow_needed
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.layout import ARCHIVES, ledger_path
+from ledgerlog.testing.cluster import EPOCH_MS
+from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.keyed import LOG, KeyedLog
+from ledgerlog.testing.plan import Fault
 from ledgerlog.testing.world import World, retry
 
-__all__ = ["Archivers", "open_store"]
+if TYPE_CHECKING:
+    from ledgerlog.testing.archive_store import ArchiveStore
 
-URL = "simulated://archive"
-"""The destination of all jobs."""
+__all__ = ["ARCHIVE_FAULTS", "Archivers", "open_store"]
+
+SCHEME = "simulated://"  # As in ``archive_store``, which is imported only where pyarrow is installed.
+PLACES = (f"{SCHEME}archive", f"{SCHEME}bucket/archive")
+"""The destinations. A move goes from one to the other."""
+
+OUT_OF_REACH = "archive out of reach"
+FAILING = "archive requests fail"
+FLIPPING = "archive uploads damaged"
+UNMOUNTED = "archive unmounted"
+FILE_DAMAGED = "archived file damaged"
+ARCHIVE_FAULTS = (OUT_OF_REACH, FAILING, FLIPPING, UNMOUNTED, FILE_DAMAGED)
+"""The kinds of faults of the store."""
+
+REQUEST_S = 0.003
+"""How long the work of a thread takes on average, in simulated seconds."""
 
 _KEEP_COPIES_S = (0.0, 0.0, 0.5)
 """How long bookies keep their copies of an archived ledger, in seconds."""
+
+_DAY_S = 25 * 3600.0
+"""More than ``limits.ARCHIVE_STRAY_AGE_S`` and all differences between clocks."""
+
+CLEANER = "archive-cleaner"
 
 
 class Archivers:
@@ -43,64 +85,271 @@ class Archivers:
     Args:
         world: The run.
         count: How many processes there are. May be 0.
+        store: The object store. None: there are no processes.
     """
 
-    def __init__(self, world: World, count: int) -> None:
+    def __init__(self, world: World, count: int, store: ArchiveStore | None) -> None:
         self._world = world
+        self._store = store
         self._random: Random = world.simulation.random("archivers")
-        self._gap_s = min(1.0, world.swarm.trouble_s / 6)
+        self._gap_s = min(0.7, world.swarm.trouble_s / 8)
+        self._at_work = 0
+        self._accepting = 0
+        self._was_unmounted = False
+        self._keyed = KeyedLog(world, world.simulation.random("keyed"))
         self.mains = {f"archiver-{number}": self._run for number in range(1, count + 1)}
         """The processes, by name."""
+        if count:
+            self.mains.update(self._keyed.mains)
+
+    # --- jobs ---------------------------------------------------------------------------------
 
     async def _run(self, client: Cluster) -> None:
         random = self._random
+        assert self._store is not None
         while True:
             await trio.sleep(random.expovariate(1 / self._gap_s))
+            accepts = False
             try:
+                places = [each.url for each in await list_archives(client.client) if not each.moved_to]
+                place = places[0] if places else PLACES[0]
+                if places and random.random() < 0.1:
+                    await self._move(client, place)
+                    continue
                 for name in await client.logs():
-                    await self._work(client, name)
+                    try:
+                        await self._work(client, name, place, accepts=accepts)
+                    except ArchiveUnavailable as error:
+                        self._world.event("not archived", name, type(error).__name__)
+                        # An operator looks at the place, and says that it is the right one.
+                        accepts = random.random() < 0.3 and not self._store.is_unmounted
+                if random.random() < 0.3:
+                    with self._working():
+                        self._count(await retire_gone(client.client, place))
             except LedgerLogError as error:
                 self._world.event("not archived", type(error).__name__)
 
-    async def _work(self, client: Cluster, name: str) -> None:
-        counts, random = self._world.counts, self._random
-        if random.random() < 0.7:
-            keep_copies_s = random.choice(_KEEP_COPIES_S)
-            steps = await archive_log(client.client, name, URL, keep_copies_s=keep_copies_s)
-        else:
-            steps = await merge_log(client.client, name, URL)
-        for step in steps:
-            counts[f"archive: {step.what}"] += 1
+    async def _work(self, client: Cluster, name: str, place: str, *, accepts: bool) -> None:
+        random = self._random
+        what = random.choice(
+            ("archive", "archive", "archive", "merge", "compact" if name == LOG else "merge")
+        )
+        with self._working(accepts=accepts):
+            if what == "archive":
+                keep_copies_s = random.choice(_KEEP_COPIES_S)
+                steps = await archive_log(
+                    client.client, name, place, keep_copies_s=keep_copies_s, accept_destination=accepts
+                )
+            elif what == "merge":
+                steps = await merge_log(client.client, name, place)
+            else:
+                after_s = random.choice((None, 0.0, 0.5))
+                steps = await compact_log(
+                    client.client, name, place, rule=self._keyed.rule, tombstones_after_s=after_s
+                )
+        self._count(steps)
 
-    async def judge(self, client: Cluster) -> None:
-        """Check every archived file. Call it after everything was healed.
+    async def _move(self, client: Cluster, source: str) -> None:
+        """Copy the whole archive to the other destination, and tell the cluster."""
+        assert self._store is not None
+        target = PLACES[1 - PLACES.index(source)]
+        for _ in range(3):
+            self._store.copy(source, target)
+            steps = await move_archive(client.client, source, target)
+            self._count(steps)
+            if all(step.what == "moved" for step in steps):
+                self._store.drop(source)
+                self._world.counts["archives moved"] += 1
+                return
+
+    @contextmanager
+    def _working(self, *, accepts: bool = False) -> Iterator[None]:
+        self._at_work += 1
+        self._accepting += accepts
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            self._accepting -= accepts
+
+    def _count(self, steps: list[ArchiveStep]) -> None:
+        for step in steps:
+            self._world.counts[f"archive: {step.what}"] += 1
+
+    # --- faults -------------------------------------------------------------------------------
+
+    async def inject(self, fault: Fault, random: Random, lasting_s: float) -> None:
+        """Inject a fault of the store. If it lasts for a time, return when it is over."""
+        store = self._store
+        assert store is not None
+        match fault.kind:
+            case "archive out of reach":
+                store.is_out_of_reach = True
+                await trio.sleep(lasting_s)
+                store.is_out_of_reach = False
+            case "archive requests fail":
+                store.failing_share = random.choice((0.05, 0.3))
+                await trio.sleep(lasting_s)
+                store.failing_share = 0.0
+            case "archive uploads damaged":
+                store.flipping_share = random.choice((0.2, 1.0))
+                await trio.sleep(lasting_s)
+                store.flipping_share = 0.0
+            case "archive unmounted":
+                if self._was_unmounted or self._accepting:
+                    return
+                self._was_unmounted = True
+                store.unmount()
+                await trio.sleep(lasting_s)
+                store.mount()
+            case "archived file damaged":
+                for _ in range(50):
+                    paths = [] if self._at_work else self._files_with_copies()
+                    if paths:
+                        what = store.damage(random.choice(paths))
+                        self._world.event("archived file damaged", what)
+                        break
+                    await trio.sleep(lasting_s / 50)
+                else:
+                    return
+            case _:
+                raise AssertionError(f"there is no fault of the kind {fault.kind!r}")
+        self._world.cluster.faults[fault.kind] += 1
+
+    def _files_with_copies(self) -> list[str]:
+        """Return the paths of the recorded files whose ledgers all have copies on bookies."""
+        assert self._store is not None
+        tree, found = self._world.cluster.tree, dict[str, None]()
+        for path in tree.paths(f"{ARCHIVES}/"):
+            _, incarnation, *rest = path.split("/")
+            if not rest:
+                continue
+            value = tree.value(path)
+            assert value is not None
+            record = ArchivedFile.decode_untrusted(value, int(incarnation, 16))
+            if all(tree.value(ledger_path(ledger.ledger_id)) for ledger in record.ledgers):
+                found[record.name] = None
+        return [path for path in sorted(self._store.objects) if path.split("/", 1)[-1] in found]
+
+    # --- after it -----------------------------------------------------------------------------
+
+    async def clean(self) -> None:
+        """Let a day pass for a process that archives, and check that nothing is left that no record names.
+
+        Call it after everything was healed, while no other process archives.
 
         Raises:
-            Violation: A file cannot be read, or is not the one that was recorded.
+            Violation: A file is left.
+        """
+        if not self.mains:
+            return
+        from ledgerlog.archive.destinations import base_name, offsets_of_name
+
+        assert self._store is not None
+        cluster, store = self._world.cluster, self._store
+        before = dict.fromkeys(store.objects)
+        kept: dict[str, str] = {}
+
+        async def clean() -> None:
+            kept.clear()
+            async with cluster.client(CLEANER) as client:
+                archives = [each for each in await list_archives(client.client) if not each.moved_to]
+                for archive in archives:
+                    for name in await client.logs():
+                        steps = await archive_log(
+                            client.client, name, archive.url, keep_copies_s=0, accept_destination=True
+                        )
+                        self._count(steps)
+                        kept.update({step.file: step.why for step in steps if step.what == "skipped"})
+                    self._count(await retire_gone(client.client, archive.url, accept_destination=True))
+
+        async with cluster.client(CLEANER):
+            pass  # It exists now, and has a clock.
+        cluster.jump_clock(CLEANER, _DAY_S)
+        await retry(self._world, "cleaning the archive", clean)
+        async with cluster.client(CLEANER) as client:
+            records = await self._records(client)
+            directories = [await self._directory(client, name) for name in await client.logs()]
+            places = [each.url for each in await list_archives(client.client) if not each.moved_to]
+            day_ago_ms = client.client.environment.now_ms() - 1000 * ARCHIVE_STRAY_AGE_S
+        named = {record.file for record in records}
+        fresh = [record for record in records if record.archived_ms > day_ago_ms]
+        for path in before:
+            url = f"{SCHEME}{path}"
+            is_ours = any(url.startswith(f"{place}/{name}/") for place in places for name in directories)
+            if path not in store.objects or not is_ours:
+                continue
+            first, end = offsets_of_name(base_name(url)) or (0, 0)
+            was_replaced = any(each.first_offset <= first and end <= each.end_offset for each in fresh)
+            if url not in named and url not in kept and not was_replaced:
+                self._world.god.violate("ArchiveClean", f"{url} is left, and no record names it")
+            self._world.god.checks["ArchiveClean"] += 1
+
+    async def _directory(self, client: Cluster, name: str) -> str:
+        from ledgerlog.archive.destinations import log_directory
+
+        log = await client.open_log(name)
+        return log_directory(name, log.incarnation, self._world.cluster.cluster_id)
+
+    async def _records(self, client: Cluster) -> list[ArchivedFile]:
+        """Return the records of all archived files."""
+        registry = ArchiveRegistry(client.store)
+        return [
+            record
+            for incarnation in await registry.incarnations()
+            for record, _ in await registry.of_log(incarnation)
+        ]
+
+    async def judge(self, client: Cluster) -> None:
+        """Check every archived file, and the log that is compacted. Call it after everything was healed.
+
+        Raises:
+            Violation: A file cannot be read or is not the one that was recorded, or a record is wrong.
         """
         if not self.mains:
             return
         registry = ArchiveRegistry(client.store)
 
         async def check() -> None:
-            for incarnation in await registry.incarnations():
-                for record, _ in await registry.of_log(incarnation):
-                    try:
-                        await check_archive(record)
-                    except LedgerLogError:
-                        now = await registry.find(incarnation, record.ledger_id)
-                        if now is not None and now[0] == record:
-                            raise
-                        continue  # A job has merged or retired the file meanwhile.
-                    self._world.god.checks["ArchiveWhole"] += 1
+            for record in await self._records(client):
+                try:
+                    await check_end(record)
+                    await check_archive(record)
+                except LedgerLogError:
+                    now = await registry.find(record.incarnation, record.ledger_id)
+                    if now is not None and now[0] == record and not self._may_be_damaged(record):
+                        raise
+                    continue  # A job has merged, moved or retired the file meanwhile.
+                self._world.god.checks["ArchiveWhole"] += 1
 
         await retry(self._world, "reading every archived file (ArchiveWhole)", check)
+        await retry(self._world, "listing the archives (ArchiveListed)", lambda: self._check_list(client))
+        for name in self._keyed.mains:
+            await self._world.cluster.put_down(name)
+        await self._keyed.judge(client)
+
+    def _may_be_damaged(self, record: ArchivedFile) -> bool:
+        """Whether a fault has damaged a file, and bookies still have copies of all its ledgers."""
+        assert self._store is not None
+        tree = self._world.cluster.tree
+        is_hit = any(path.endswith(record.name) for path in self._store.damaged)
+        return is_hit and all(tree.value(ledger_path(ledger.ledger_id)) for ledger in record.ledgers)
+
+    async def _check_list(self, client: Cluster) -> None:
+        """Compare the list of archives with the records, while no job changes them."""
+        records = await self._records(client)
+        listed = await list_archives(client.client)
+        if await self._records(client) != records:
+            raise ArchiveUnavailable("of the run", "jobs have changed the archive while it was listed")
+        told = sum(each.files for each in listed), sum(each.records for each in listed)
+        if told != (len(records), sum(record.record_count for record in records)):
+            self._world.god.violate("ArchiveListed", f"{listed} of {len(records)} files")
+        self._world.god.checks["ArchiveListed"] += 1
 
 
 @contextmanager
-def open_store(directory: str) -> Iterator[None]:
-    """Import the modules that the jobs need, and make ``URL`` a store with its files in ``directory`` during
-    the body.
+def open_store(simulation: Simulation) -> Iterator[ArchiveStore]:
+    """Import the modules that the jobs need, and make an object store for the body.
 
     Enter it before the run, because an import may ask for the time.
 
@@ -109,22 +358,13 @@ def open_store(directory: str) -> Iterator[None]:
     """
     with pyarrow_needed("archives in a simulation"):
         import pyarrow
-        from pyarrow import fs
 
-        from ledgerlog.archive import destinations, footer, marker, parquet
+        from ledgerlog.archive import footer, marker, parquet
+        from ledgerlog.testing.archive_store import ArchiveStore
 
     assert footer and marker and parquet  # noqa: PT018  # They are imported here, and not in the run.
     # With its first array, pyarrow imports pandas and numpy if they are installed.
     pyarrow.array([b""])
-    resolve = destinations._resolve
-
-    def resolve_simulated(url: str) -> tuple[Any, str]:
-        if not url.startswith(URL):
-            return resolve(url)
-        return fs.SubTreeFileSystem(directory, fs.LocalFileSystem()), url.removeprefix("simulated://")
-
-    destinations._resolve = resolve_simulated
-    try:
-        yield
-    finally:
-        destinations._resolve = resolve
+    store = ArchiveStore(lambda: EPOCH_MS + int(simulation.now * 1000), simulation.random("archive store"))
+    with store.mounted():
+        yield store

@@ -56,7 +56,7 @@ from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.prover import Prover
 from ledgerlog.repair.peers import open_peers
-from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.deterministic import Simulation, running_process
 from ledgerlog.testing.disk import EMPTY_IMAGE, DiskImage, Platter, SimDisk, SimIndexes
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.metadata import METADATA, SimStore, SimTree
@@ -175,6 +175,7 @@ class Process:
         store.lost_share = cluster.metadata_lost_share
         ended = self._ended
         cluster.simulation.event("start", self.name, self.lives)
+        token = running_process.set(incarnation)
         try:
             with incarnation.scope:
                 try:
@@ -193,6 +194,7 @@ class Process:
                 store.end()
                 self._end(incarnation, power_cut=False)
             ended.set()
+            running_process.reset(token)
         if incarnation.is_dead:
             raise NodeCrashed(f"{self.name} was killed")
 

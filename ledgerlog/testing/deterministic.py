@@ -51,10 +51,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from hashlib import blake2b
 from random import Random
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import trio
@@ -66,6 +67,7 @@ __all__ = [
     "Deadlock",
     "Nondeterminism",
     "Outcome",
+    "RunningProcess",
     "SimulatedTimeExceeded",
     "Simulation",
     "Timer",
@@ -219,6 +221,19 @@ class Outcome(Generic[T]):
     """The CPU time that the run took, in seconds."""
 
 
+class RunningProcess(Protocol):
+    """One life of a simulated process (``ledgerlog.testing.process.Incarnation``)."""
+
+    async def delay(self, seconds: float) -> None: ...
+
+    def enter_door(self) -> None: ...
+
+    def leave_door(self) -> None: ...
+
+
+running_process: ContextVar[RunningProcess | None] = ContextVar("running process", default=None)
+"""The simulated process whose task runs. None: the task belongs to none."""
+
 _running: list[Simulation] = []
 """The current simulation, if there is one. Simulations do not nest."""
 
@@ -258,6 +273,8 @@ class Simulation:
         """Whether the work of ``trio.to_thread.run_sync`` is done as a step of the calling task. If not, a
         thread is refused. The work may use the real world, for example for a name of a temporary file. Its
         result must not depend on it."""
+        self.thread_s = 0.0
+        """How long such work takes on average in a simulated process, in seconds. 0: no time."""
         self._is_strict = is_strict
         self._streams: dict[str, Random] = {}
         self._heap: list[tuple[float, int, Timer]] = []
@@ -626,12 +643,21 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
             return await run_in_thread(work, *args, **options)
         nonlocal is_thread
         check_threads("trio.to_thread.run_sync")
-        await trio.lowlevel.checkpoint()
+        process = running_process.get()
+        if process is None or not simulation.thread_s:
+            await trio.lowlevel.checkpoint()
+        else:
+            await process.delay(simulation.random("threads").expovariate(1 / simulation.thread_s))
+        if process is not None:
+            process.enter_door()
         is_thread = True
         try:
-            return work(*args)
+            result = work(*args)
         finally:
             is_thread = False
+        if process is not None:
+            process.leave_door()
+        return result
 
     def start_as_step(work: Callable[[], Any], deliver: Callable[..., object], *args: Any) -> None:
         if threading.get_ident() != simulating:

@@ -29,6 +29,7 @@ import attrs
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.repair import RepairSettings
+from ledgerlog.testing.archivers import ARCHIVE_FAULTS
 from ledgerlog.testing.injector import DAMAGED_LINK, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
@@ -124,7 +125,10 @@ class Features:
             loses_bookie=LOST_FOR_GOOD in names,
             is_alone=is_alone,
             upkeep=upkeep if UPKEEP in names or ROT_AT_REST in names else {},
-            faults=(DAMAGED_LINK,) if DAMAGED_LINK in names else (),
+            faults=(
+                *((DAMAGED_LINK,) if DAMAGED_LINK in names else ()),
+                *(ARCHIVE_FAULTS if ARCHIVE in names else ()),
+            ),
             faults_wanted=faults_wanted,
             archivers=archivers if ARCHIVE in names else 0,
             greedy=greedy if GREEDY in names else 0,
@@ -147,7 +151,7 @@ class Features:
         return [
             *(name for name, has_it in found.items() if has_it),
             *self.workloads,
-            *(kind for kind in self.faults if kind != ROT_AT_REST),
+            *(kind for kind in self.faults if kind == DAMAGED_LINK),
         ]
 
     def workloads_of(self, swarm: Swarm) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ import trio
 
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.testing import features, people
+from ledgerlog.testing.archivers import ARCHIVE_FAULTS
 from ledgerlog.testing.cluster import SETTLE_S
 from ledgerlog.testing.injector import BOOKIES_ONLY, LOST_FOR_GOOD, ROT_AT_REST, Injector, Victims
 from ledgerlog.testing.metadata import METADATA
@@ -124,6 +125,11 @@ class Nemesis:
         lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
         if anybody == bookie and not may_fall:
             anybody = client
+        if kind in ARCHIVE_FAULTS:
+            assert world.inject_into_archive is not None
+            self._tell(fault, f"for {lasting_s:.3f} s")
+            await world.inject_into_archive(fault, random, lasting_s)
+            return
         if kind == LOST_FOR_GOOD:
             self._lose(fault, bookie)
             return

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -33,7 +34,7 @@ import trio
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.limits import KIB
-from ledgerlog.testing.archivers import Archivers, open_store
+from ledgerlog.testing.archivers import REQUEST_S, Archivers, open_store
 from ledgerlog.testing.campaigners import CampaigningLeaders
 from ledgerlog.testing.cluster import SMALL_STORAGE
 from ledgerlog.testing.counters import Counters
@@ -59,6 +60,9 @@ from ledgerlog.testing.runs import simulated_cluster
 from ledgerlog.testing.swarm import COLLECT_S, Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
 from ledgerlog.testing.world import Workload, World
+
+if TYPE_CHECKING:
+    from ledgerlog.testing.archive_store import ArchiveStore
 
 __all__ = ["RESIDENTS", "WORKLOADS", "Report", "lacking", "run_seed", "vacuity"]
 
@@ -145,6 +149,7 @@ class _Run:
         is_wanted = False if self.people.restores else hostile
         self.hostility = Hostility.draw(of_hostile, self.swarm.trouble_s, wanted=is_wanted)
         self.directory: str | None = None
+        self.archive_store: ArchiveStore | None = None
         self.god = GodView()
         self.wire = WireView(self.god)
         self.counts: Counter[str] = Counter()
@@ -160,9 +165,9 @@ class _Run:
             yield
             return
         with TemporaryDirectory() as self.directory, ExitStack() as stack:
+            self.simulation.threads_are_steps, self.simulation.thread_s = True, REQUEST_S
             if features.archivers:
-                stack.enter_context(open_store(self.directory))
-            self.simulation.threads_are_steps = True
+                self.archive_store = stack.enter_context(open_store(self.simulation))
             yield
 
     async def main(self, simulation: Simulation) -> None:
@@ -216,12 +221,13 @@ class _Run:
             for workload in workloads:
                 await workload.prepare()
             repairers = Repairers(world, self.features.repairers, self.features.repair)
-            archiving = Archivers(world, self.features.archivers)
+            archiving = Archivers(world, self.features.archivers, self.archive_store)
             residents = {**RESIDENTS, **repairers.mains, **archiving.mains}
             for name, main in residents.items():
                 cluster.start(name, main)
             clients = [name for workload in workloads for name in workload.clients]
             writers = [name for workload in workloads for name in workload.writers]
+            world.inject_into_archive = archiving.inject
             nemesis = Nemesis(world, self.people, [*clients, *residents], writers)
             self.told = nemesis.told
             await self.hostile.start(cluster)
@@ -229,12 +235,17 @@ class _Run:
             greedy.start()
             try:
                 await nemesis.make_trouble(self.plan)
+                if self.archive_store is not None:
+                    self.archive_store.heal()
                 greedy.stop()
                 await nemesis.heal()
                 simulation.event("healed")
                 await greedy.judge()
                 async with cluster.client("judge") as client:
                     await repairers.heal(client)
+                    for name in archiving.mains:
+                        await cluster.put_down(name)
+                    await archiving.clean()
                     for name in residents:
                         if name != OPERATOR:
                             await cluster.restart(name)
@@ -256,6 +267,9 @@ class _Run:
                 for what in ("compactions", "scrub_passes", "runs_restored"):
                     figures = [node.server.figures()[what] for node in nodes if node]
                     self.counts[what.replace("_", " ")] = sum(figures)
+                if self.archive_store is not None:
+                    self.counts["archive requests failed"] = self.archive_store.failed
+                    self.counts["archive uploads damaged"] = self.archive_store.flipped
                 self.counts["bits flipped"] = cluster.network.bits_damaged
                 self.counts["damage told"] = self.wire.answers.get("CORRUPT", 0)
             outside.cancel_scope.cancel()

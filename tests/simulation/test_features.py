@@ -48,7 +48,10 @@ HAPPENED = {
     CAMPAIGNS: ("campaigns won", "led by another"),
     UPKEEP: ("compactions", "scrub passes"),
     ROT_AT_REST: (ROT_AT_REST, "bits rotten"),
-    ARCHIVE: ("archive: copied", "archive: given up", "archive: merged", "ArchiveWhole"),
+    ARCHIVE: (
+        *("archive: copied", "archive: given up", "archive: merged", "archive requests failed"),
+        *("ArchiveWhole", "ArchiveClean", "ArchiveListed", "KeyedAsSent", "KeyedEntry"),
+    ),
     GREEDY: ("greedy: crowd", "greedy: announces", "greedy: deaf", "greedy: floods", "GivenBack"),
     DAMAGED_LINK: (DAMAGED_LINK, "bits flipped"),
     KEYS: ("records with keys",),

@@ -376,7 +376,12 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "hypercorn": ("ledgerlog.console.serving",),
     # Only the modules that read and make archives, the simulator's place for them, and Spark's side, which
     # has pyarrow anyway.
-    "pyarrow": ("ledgerlog.archive", "ledgerlog.testing.archivers", "ledgerlog.spark"),
+    "pyarrow": (
+        "ledgerlog.archive",
+        "ledgerlog.testing.archivers",
+        "ledgerlog.testing.archive_store",
+        "ledgerlog.spark",
+    ),
     "os": (
         "ledgerlog.versions",  # The environment variable of the next version.
         "ledgerlog.archive.destinations",
