@@ -97,6 +97,7 @@ class Counters:
         self._dice = world.simulation.random(self.LOG)
         self._services = [f"{self.PROCESS}-{number}" for number in range(1, self._swarm.clients + 1)]
         self._pace_s = self._swarm.pace_s
+        self._roll = self._swarm.roll
         self._clock = 0
         self._is_over = False
         self._wanted = trio.Event()
@@ -112,7 +113,7 @@ class Counters:
 
     async def prepare(self) -> None:
         async with self._cluster.client(self.MAKER) as client:
-            await client.create_log(self.LOG, roll=self._swarm.roll)
+            await client.create_log(self.LOG, roll=self._roll)
         for name in self._services:
             self._cluster.start(name, partial(self._serve, name))
         # Users are outside of the simulated world: no fault hits them, and they ask until the faults end.

@@ -5,36 +5,74 @@ takes snapshots into ledgers and truncates the log behind them. Processes come a
 snapshots, apply the rest of the log, and take the lead over from each other.
 
 Users give commands as in ``counters``. Each command has an id of its own as its request id. The machine does
-not look for repetitions: the replicas must execute each request once.
+not look for repetitions: the replicas must execute each request once. Some users lose patience and ask again
+at once, and some commands are of a kind that the machine refuses.
+
+In half of the runs one more replica only follows. It is cut off again and again, for so long that the log is
+truncated meanwhile. Now and then a process dies while it writes a snapshot into a file, or the file system
+fails. One snapshot of a run may be damaged; the leader keeps two of them.
 
 What must hold:
 
     ReplicasAgree   at the same offset, all replicas that ever ran have the same digest of their state
     OneLeader       each epoch of the log has one leader, in one life of its process
     LinearRead      a linear read sees every command that was answered before it
+    Refused         a command that the machine refuses fails with the machine's error, and changes nothing
     ReplayComplete  in the end a new replica leads. Its state gives each answered command the answer that its
                     user got, once, in the order of real time. A second replica, which only follows, agrees
 """
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import TypeVar
 
 import trio
 
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import CommandFailed, LedgerLogError, NotLeader
 from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotStore
 from ledgerlog.model.command import Command
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.testing.counters import Counters, CounterState, UserCommand
+from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.world import World, retry
 
 __all__ = ["CounterMachine", "ReplicatedCounters"]
+
+T = TypeVar("T")
+
+
+REFUSED = b"no command"
+"""A command that the machine refuses."""
+
+
+class FailingSnapshots(DirectorySnapshots):
+    """Snapshots in a directory whose file system fails now and then.
+
+    Args:
+        path: The directory.
+        random: The generator of the failures.
+        shared: As for ``DirectorySnapshots``.
+    """
+
+    def __init__(self, path: str, random: Random, *, shared: bool) -> None:
+        super().__init__(path, shared=shared)
+        self._random = random
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        def fail() -> T:
+            raise OSError(self._random.choice((errno.EIO, errno.ENOSPC)), "the file system fails")
+
+        return await super()._in_thread(fail if self._random.random() < 0.02 else work)
 
 
 class CounterMachine(StateMachine):
@@ -44,6 +82,8 @@ class CounterMachine(StateMachine):
         self.state = CounterState()
 
     def apply(self, command: Command) -> bytes:
+        if command.data == REFUSED:
+            raise ValueError("refused")
         return b"%d" % self.state.execute(json.loads(command.data))
 
     def snapshot(self) -> Iterable[bytes]:
@@ -69,8 +109,49 @@ class ReplicatedCounters(Counters):
         self._services.append(f"{self.PROCESS}-{len(self._services) + 1}")  # So that one can always follow.
         self._snapshot_every = self._dice.choice((2, 5, 20))
         self._is_shared = self._dice.random() < 0.5
+        # A log is truncated by whole ledgers. So a replica that lags finds a gap only if ledgers are short.
+        self._roll = self._dice.choice((self._swarm.roll, RollPolicy(max_records=3)))
+        self._may_damage_snapshot = True
+        self._laggard = "lagging-replica" if self._dice.random() < 0.5 else None
         self._digests: dict[int, str] = {}
         self._leaders: dict[int, str] = {}
+
+    @property
+    def clients(self) -> list[str]:
+        return [*self._services, *filter(None, [self._laggard])]
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if self._laggard is not None:
+            self._cluster.start(self._laggard, self._follow)
+            self._world.nursery.start_soon(self._cut_off, self._laggard)
+
+    async def _cut_off(self, name: str) -> None:
+        """Cut off a process again and again, for a while each time."""
+        network, dice = self._cluster.network, self._dice
+        while not self._is_over:
+            await trio.sleep(dice.expovariate(4 / self._pace_s))
+            network.block(name, EVERYBODY)
+            await trio.sleep(dice.expovariate(1 / self._pace_s))
+            network.heal(name, EVERYBODY)
+
+    async def _follow(self, client: Cluster) -> None:
+        """Only follow, and compare the state with the others now and then."""
+        dice, world, name = self._dice, self._world, str(self._laggard)
+        while True:
+            try:
+                async with await self._replica(client, name, leads=False) as replica:
+                    restores = replica.statistics().restores
+                    with trio.move_on_after(dice.expovariate(1 / (4 * self._pace_s))):
+                        while True:
+                            await trio.sleep(self._pace_s / 8)
+                            self._compare(replica, name)
+                            await replica.read(lambda machine: len(machine.state.answers))
+                            restores, before = replica.statistics().restores, restores
+                            world.counts["restored behind a gap"] += restores - before
+            except LedgerLogError as error:
+                world.event("follower failed", type(error).__name__)
+            await world.rest(dice.expovariate(4 / self._pace_s))
 
     async def _serve(self, name: str, client: Cluster) -> None:
         dice, world = self._dice, self._world
@@ -102,7 +183,27 @@ class ReplicatedCounters(Counters):
         if directory is None:
             return LedgerSnapshots(client)
         where = directory if self._is_shared else f"{directory}/{name}"
-        return DirectorySnapshots(where, shared=self._is_shared)
+        if not self._is_over and self._dice.random() < 0.2:
+            # Here a process was killed while it wrote a snapshot.
+            Path(where).mkdir(exist_ok=True)
+            Path(where, f"snapshot-{0:016x}-{1:016x}.{0:016x}.new").write_bytes(b"unfinished")
+        if self._is_over:
+            return DirectorySnapshots(where, shared=self._is_shared)
+        return FailingSnapshots(where, self._dice, shared=self._is_shared)
+
+    def _damage_snapshot(self, name: str) -> None:
+        """Damage the newest snapshot in a directory, once in a run."""
+        directory = self._world.directory
+        if directory is None or not self._may_damage_snapshot:
+            return
+        where = directory if self._is_shared else f"{directory}/{name}"
+        found = sorted(Path(where).glob("snapshot-" + "?" * 16 + "-" + "?" * 16))
+        if len(found) < 2:
+            return
+        self._may_damage_snapshot = False
+        data = found[-1].read_bytes()
+        found[-1].write_bytes(data[: self._dice.randrange(len(data))])
+        self._world.counts["snapshots damaged"] += 1
 
     async def _listen(self, replica: Replica[CounterMachine]) -> None:
         async for event in replica.events():
@@ -118,7 +219,9 @@ class ReplicatedCounters(Counters):
         """
         async with open_nursery() as nursery:
             nursery.start_soon(self._listen, replica)
-            nursery.start_soon(self._read_again_and_again, replica)
+            for _ in range(2):
+                nursery.start_soon(self._read_again_and_again, replica)
+            nursery.start_soon(self._work_by_hand, replica, life.partition(" ")[0])
             while True:
                 with trio.move_on_after(self._pace_s / 4):
                     await replica.wait_leading()
@@ -134,14 +237,42 @@ class ReplicatedCounters(Counters):
                     nursery.start_soon(self._propose, replica, command)
 
     async def _propose(self, replica: Replica[CounterMachine], command: UserCommand) -> None:
+        request_id = f"request {command.number}"
         try:
-            answer = await replica.propose(command.encode(), request_id=f"request {command.number}")
+            if self._dice.random() < 0.1:
+                with trio.move_on_after(self._dice.choice((0.0, 0.001, 0.005))):
+                    await replica.propose(command.encode(), request_id=request_id)
+            answer = await replica.propose(command.encode(), request_id=request_id)
         except LedgerLogError as error:
             self._world.event("not proposed", type(error).__name__)
         else:
             self._answer(command, int(answer))
             if self._dice.random() < 0.2:
                 self._waiting.append(command)  # The replica that leads then must give the same answer again.
+
+    async def _work_by_hand(self, replica: Replica[CounterMachine], name: str) -> None:
+        """Propose what the machine refuses, take snapshots, and damage one."""
+        dice, world = self._dice, self._world
+        while True:
+            await trio.sleep(dice.expovariate(4 / self._pace_s))
+            try:
+                if dice.random() < 0.3:
+                    await replica.snapshot()
+                    world.counts["snapshots taken by hand"] += 1
+                    if dice.random() < 0.5:
+                        self._damage_snapshot(name)
+                    continue
+                await replica.propose(REFUSED, request_id=replica.new_request_id())
+            except CommandFailed as error:
+                if (error.error, error.message) != ("ValueError", "refused"):
+                    world.god.violate("Refused", f"a refused command failed with {error}")
+                world.god.checks["Refused"] += 1
+            except NotLeader as error:
+                world.counts["told who leads"] += error.leader is not None
+            except LedgerLogError as error:
+                world.event("not done by hand", type(error).__name__)
+            else:
+                world.god.violate("Refused", "a command that the machine refuses has a result")
 
     async def _read_again_and_again(self, replica: Replica[CounterMachine]) -> None:
         while True:
