@@ -143,6 +143,8 @@ class Process:
         """Whether its next lives are of the version after this one (``ledgerlog.versions.NEXT``)."""
         self.has_new_disk = False
         """Whether its disk was replaced. Until it serves again, it is started with ``--fix-cookie``."""
+        self.heals_index = False
+        """Whether its index was lost. Until it serves again, its starts make the index from the files."""
         self.has_finished = False
         """Whether ``main`` returned, so that there is nothing to start again."""
         self._ended = trio.Event()
@@ -395,7 +397,7 @@ class SimulatedCluster:
             process.life() as (incarnation, store),
             self._open_bookie(process, incarnation, store, process.name) as process.node,
         ):
-            process.has_new_disk = False
+            process.has_new_disk = process.heals_index = False
             process.settled.set()
             await process.stopping.wait()
 
@@ -415,6 +417,7 @@ class SimulatedCluster:
             config=self._storage_of(bookie),
             labels={"rack": self.rack_of(bookie)} if self._racks else None,
             fix_cookie=process.has_new_disk,
+            heals_index=process.heals_index,
             version=NEXT if process.is_next_version else THIS,
             disk=SimDisk(process.platter, incarnation),
             indexes=SimIndexes(process.platter, incarnation),

@@ -203,6 +203,14 @@ class Platter:
         self.simulation.event("rot", self.machine, path, at)
         return True
 
+    def lose_index(self) -> bool:
+        """Lose the index. Return whether there was one. No process may use the disk."""
+        assert not self.locks, "a process uses the disk"
+        was_there = bool(self.indexes)
+        self.indexes.clear()
+        self.simulation.event("index lost", self.machine)
+        return was_there
+
     def take_image(self) -> DiskImage:
         """Return the durable content, as if a power cut came now and kept nothing of the page cache."""
         known = self._durable_directories

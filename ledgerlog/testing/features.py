@@ -5,7 +5,8 @@
                     them (``replicated``). Mostly they replace the swarm's workloads
     campaigns       the processes of the workload ``leaders`` campaign for the lead (``campaigners``). If the
                     swarm has no leaders, they replace its workloads
-    rot at rest     bits rot in entry logs of at most ack quorum - 1 bookies, while upkeep looks for them
+    rot at rest     bits rot in the files of at most ack quorum - 1 bookies, while upkeep looks for them, and
+                    the indexes of these bookies are lost
     upkeep          bookies compact, scrub and collect within seconds, in small files, with small caches
     archive         one or two processes archive all logs (``archivers``)
     greedy          greedy peers (``greedy``)
@@ -30,7 +31,7 @@ from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.repair import RepairSettings
 from ledgerlog.testing.archivers import ARCHIVE_FAULTS
-from ledgerlog.testing.injector import DAMAGED_LINK, LOST_FOR_GOOD, ROT_AT_REST
+from ledgerlog.testing.injector import DAMAGED_LINK, INDEX_LOST, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.swarm import Swarm
@@ -62,6 +63,9 @@ FIRST_NUMBER = 2000
 
 SHARE = 0.3
 """The share of runs that have each of the features."""
+
+ROT_FAULTS = 8
+"""How many faults there are on average in a run whose bits rot: bits that rot, and indexes that are lost."""
 
 ALONE_SHARE = 0.7
 """The share of runs with a workload of these features that have no other workload."""
@@ -135,6 +139,13 @@ class Features:
             keys=KEYS in names,
         )
 
+    def careless(self, swarm: Swarm) -> int:
+        """How many of the first bookies may rot, and lose entries when their files are repaired.
+
+        ``fit`` has made room for them in the budget.
+        """
+        return swarm.rotten_max if self.rot else 0
+
     @property
     def names(self) -> list[str]:
         """The names of the features that the run has."""
@@ -179,8 +190,6 @@ class Features:
             and "bit rot" not in swarm.faults
         )
         fitted = attrs.evolve(self, rot=rot, loses_bookie=bool(loses))
-        if rot:
-            fitted = attrs.evolve(fitted, faults=(*self.faults, ROT_AT_REST))
         if not rot and not loses:
             return fitted, swarm
         costly = most if rot else 1
@@ -191,6 +200,15 @@ class Features:
         """Draw the faults of the features."""
         gap_s = trouble_s / max(1, self.faults_wanted)
         faults = draw_faults(random, self.faults, gap_s=gap_s, until_s=trouble_s, first_number=FIRST_NUMBER)
+        if self.rot:
+            gap_s, first = trouble_s / ROT_FAULTS, FIRST_NUMBER + len(faults)
+            faults += draw_faults(
+                random,
+                (ROT_AT_REST, ROT_AT_REST, INDEX_LOST),
+                gap_s=gap_s,
+                until_s=trouble_s,
+                first_number=first,
+            )
         if self.loses_bookie:
             faults += (Fault(FIRST_NUMBER + len(faults), random.uniform(0.0, trouble_s), LOST_FOR_GOOD),)
         return faults

@@ -25,6 +25,7 @@ __all__ = [
     "DAMAGED_LINK",
     "EXCHANGE",
     "FAULTS",
+    "INDEX_LOST",
     "LINKS",
     "LOST_FOR_GOOD",
     "NEEDS_BOOKIE",
@@ -42,6 +43,9 @@ DAMAGED_LINK = "bits flipped on the way"
 ROT_AT_REST = "rot at rest"
 """Bits rot in entry logs while the bookie runs on. (The kind "bit rot" mostly hits the journal and restarts
 the bookie, which then refuses to start.)"""
+
+INDEX_LOST = "index lost"
+"""The index of a bookie is gone. It is made again from the files, by a start or by ``bookie repair``."""
 
 LOST_FOR_GOOD = "bookie lost for good"
 """A bookie loses its machine and its disk, and is not replaced."""

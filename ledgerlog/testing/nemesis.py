@@ -25,7 +25,7 @@ from random import Random
 
 import trio
 
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import LedgerLogError, StorageCorrupt
 from ledgerlog.testing import features, people
 from ledgerlog.testing.archivers import ARCHIVE_FAULTS
 from ledgerlog.testing.cluster import SETTLE_S
@@ -33,7 +33,7 @@ from ledgerlog.testing.injector import BOOKIES_ONLY, LOST_FOR_GOOD, ROT_AT_REST,
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.people import Mishaps, People
 from ledgerlog.testing.plan import Fault, carry_out, draw_faults
-from ledgerlog.testing.restarts import require_rot, start_again, try_restart
+from ledgerlog.testing.restarts import repair, require_rot, start_again, try_restart
 from ledgerlog.testing.swarm import LOSING, Swarm
 from ledgerlog.testing.world import World
 
@@ -157,6 +157,8 @@ class Nemesis:
                 world.poke()
             case "power cut after a fence":
                 await self._cut_after_fence(fault, random, bookie)
+            case "index lost":
+                await self._lose_index(fault, random)
             case "bit rot" | "rot at rest":
                 await self._rot(fault, random, bookie, lasting_s)
             case _:
@@ -173,10 +175,17 @@ class Nemesis:
 
     async def _rot(self, fault: Fault, random: Random, bookie: str, lasting_s: float) -> None:
         world, cluster = self._world, self._cluster
-        if bookie not in world.rotten and len(world.rotten) >= world.swarm.rotten_max:
+        if world.careless:
+            bookie = random.choice(cluster.bookies[: world.careless])
+        elif bookie not in world.rotten and len(world.rotten) >= world.swarm.rotten_max:
             bookie = random.choice(list(world.rotten))
         at_rest = fault.kind == ROT_AT_REST
-        flipped = sum(cluster.disk(bookie).rot(entry_logs=at_rest) for _ in range(random.choice((1, 3, 10))))
+        disk = cluster.disk(bookie)
+        count = random.choice((1, 3, 10))
+        in_logs = at_rest and random.random() < 0.5
+        flipped = sum(disk.rot(entry_logs=in_logs) or disk.rot() for _ in range(count))
+        if world.careless:
+            world.damaged[bookie] = None
         if not flipped:
             return
         world.rotten[bookie] = None
@@ -188,6 +197,29 @@ class Nemesis:
                 await cluster.stop(bookie)
             await try_restart(self._world, bookie)
         cluster.faults[fault.kind] += 1
+
+    async def _lose_index(self, fault: Fault, random: Random) -> None:
+        """Lose the index of a bookie that may rot. A start or ``bookie repair`` makes another one."""
+        world, cluster = self._world, self._cluster
+        bookie = random.choice(cluster.bookies[: world.careless])
+        if world.in_hands[bookie]:
+            return
+        with self.mishaps.hands_on(bookie):
+            await cluster.put_down(bookie, power_cut=random.random() < 0.5)
+            if not cluster.disk(bookie).lose_index():
+                return
+            cluster.faults[fault.kind] += 1
+            world.damaged[bookie] = None
+            is_repaired = random.random() < 0.5
+            self._tell(fault, bookie, "and is repaired" if is_repaired else "and makes it again")
+            if is_repaired:
+                try:
+                    await repair(world, bookie)
+                except LedgerLogError as error:  # For example, the store cannot be reached.
+                    world.event("not repaired", bookie, type(error).__name__)
+            else:
+                cluster.process(bookie).heals_index = True
+        await try_restart(world, bookie)
 
     async def _late_adds(self, fault: Fault, random: Random, client: str, lasting_s: float) -> None:
         cluster, network = self._cluster, self._cluster.network

@@ -209,7 +209,7 @@ class Mishaps:
         lost = [bookie for bookie in cluster.bookies if cluster.rack_of(bookie) == rack]
         self._tell(fault, rack, ",".join(lost), f"for {lasting_s:.3f} s")
         cluster.faults[fault.kind] += 1
-        with self._hands_on(*lost):
+        with self.hands_on(*lost):
             for bookie in lost:
                 cluster.kill(bookie, power_cut=True)
             await trio.sleep(lasting_s)
@@ -238,7 +238,7 @@ class Mishaps:
         await trio.sleep(lasting_s * random.random())
         if self._world.in_hands[bookie]:
             return
-        with self._hands_on(bookie):
+        with self.hands_on(bookie):
             if not await self._restarted(random, bookie) or process.lives == lives:
                 return
             await trio.sleep(lasting_s * random.random())
@@ -270,7 +270,7 @@ class Mishaps:
         cluster = self._cluster
         if self._world.in_hands[bookie]:
             return
-        with self._hands_on(bookie):
+        with self.hands_on(bookie):
             if random.random() < 0.5:
                 with trio.move_on_after(RESTART_S):
                     await cluster.stop(bookie)
@@ -289,7 +289,7 @@ class Mishaps:
         await try_restart(self._world, bookie)
 
     @contextmanager
-    def _hands_on(self, *bookies: str) -> Iterator[None]:
+    def hands_on(self, *bookies: str) -> Iterator[None]:
         """During the body, only the caller starts these bookies."""
         in_hands = self._world.in_hands
         in_hands.update(bookies)

@@ -68,6 +68,7 @@ async def repair(world: World, bookie: str) -> None:
         world.counts["repair refused"] += 1
         world.event("repair refused", bookie, type(refusal).__name__)
         cluster.put_disk_back(bookie, EMPTY_IMAGE)
+    cluster.process(bookie).heals_index = False
     world.wire.loss.on_mishap(bookie, through=newest)
 
 

@@ -202,7 +202,8 @@ class _Run:
             self.faults = cluster.faults
             for bookie in cluster.bookies[: swarm.unsynced]:
                 self.wire.loss.on_unsynced(bookie)
-            for bookie in cluster.bookies[: self.people.careless]:
+            careless = self.people.careless or self.features.careless(swarm)
+            for bookie in cluster.bookies[:careless]:
                 self.wire.loss.on_careless(bookie)
             self.god.look_at(cluster.tree)
             world = World(
@@ -213,7 +214,7 @@ class _Run:
                 self.wire,
                 outside,
                 self.counts,
-                careless=self.people.careless,
+                careless=careless,
                 directory=self.directory if self.features.snapshot_files else None,
                 random_keys=self.of_keys if self.features.keys else None,
             )

@@ -39,7 +39,8 @@ class World:
     """For tasks that belong to no process, such as the nemesis."""
     counts: Counter[str] = attrs.field(factory=Counter)
     careless: int = 0
-    """This many of the first bookies may lose entries by faults of people (``people``)."""
+    """This many of the first bookies may lose entries: by faults of people (``people``), or because they rot
+    and are repaired."""
     directory: str | None = None
     """A directory of this machine that all processes share. None: the run uses none. Its path differs from
     run to run, so nothing in the run may depend on it."""

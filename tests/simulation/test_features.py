@@ -26,7 +26,7 @@ from ledgerlog.testing.features import (
     UPKEEP,
     Features,
 )
-from ledgerlog.testing.injector import DAMAGED_LINK, LOST_FOR_GOOD, ROT_AT_REST
+from ledgerlog.testing.injector import DAMAGED_LINK, INDEX_LOST, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.replicated import CounterMachine
 from ledgerlog.testing.swarm import Size
@@ -47,7 +47,7 @@ HAPPENED = {
     REPLICAS: ("linear reads", "snapshots restored", "LinearRead", "OneLeader", "ReplicasAgree"),
     CAMPAIGNS: ("campaigns won", "led by another"),
     UPKEEP: ("compactions", "scrub passes"),
-    ROT_AT_REST: (ROT_AT_REST, "bits rotten"),
+    ROT_AT_REST: (ROT_AT_REST, INDEX_LOST, "bits rotten"),
     ARCHIVE: (
         *("archive: copied", "archive: given up", "archive: merged", "archive requests failed"),
         *("ArchiveWhole", "ArchiveClean", "ArchiveListed", "KeyedAsSent", "KeyedEntry"),
