@@ -279,7 +279,9 @@ class ArchiveWriter:
         """How many bytes were written so far."""
         self._gathered: list[RecordBatch] = []
         self._rows = self._bytes = 0
-        self._sink = destination.create(self._temporary)
+        self.end = b""
+        """The digest of the file's end as it was written (``archive.footer``), once it is closed."""
+        self._sink = _Sink(destination.create(self._temporary))
         try:
             with self._translated():
                 self._writer = pq.ParquetWriter(
@@ -349,8 +351,10 @@ class ArchiveWriter:
         )
         with self._translated():
             self._writer.add_key_value_metadata(_footer(facts))
+            self._sink.keeps = True
             self._writer.close()
             self._sink.close()
+        self.end = digest_of(read_end(pa.BufferReader(bytes(self._sink.kept))))
         return facts
 
     def publish(self, facts: Facts) -> str:
@@ -384,6 +388,34 @@ class ArchiveWriter:
             with suppress(OSError, pa.ArrowException):
                 part.close()
         self._destination.delete(self._temporary)
+
+
+class _Sink:
+    """A file that is written, and what was written last. pyarrow calls its methods."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.keeps = False
+        """Whether the next bytes are kept in memory, too."""
+        self.kept = bytearray()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def write(self, data: Any) -> None:
+        self._stream.write(data)
+        if self.keeps:
+            self.kept += data
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def _table_of(batches: Sequence[RecordBatch], schema: Any) -> Any:

@@ -13,6 +13,8 @@ import pytest
 import trio
 
 import ledgerlog.archive
+from ledgerlog.archive import parquet
+from ledgerlog.archive.destinations import Destination
 from ledgerlog.archive.jobs.archiver import LATE
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import retire_gone
@@ -659,6 +661,34 @@ async def test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it(tmp_pat
         with pytest.raises(ArchiveCorrupt, match=path.name):
             await records_of(log)
         assert await records_of(log, 500) == before[500:]
+
+
+async def test_an_upload_with_a_damaged_end_is_told_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Destination.publish
+
+    def damage_and_publish(self: Destination, temporary: str, name: str) -> None:
+        if name.endswith(".parquet"):
+            path = Path(self.url_of(temporary).removeprefix("file://"))
+            damaged = bytearray(read(path))
+            damaged[-20] ^= 1
+            write(path, damaged)
+        publish(self, temporary, name)
+
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5)
+        before = await records_of(log)
+        decoded: list[object] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(Destination, "publish", damage_and_publish)
+            patched.setattr(parquet.pq, "read_metadata", decoded.append)
+            assert await archive(client, tmp_path) == ["failed"]
+        assert decoded == []
+        assert await archived(client, log) == []
+        assert await archive(client, tmp_path) == ["copied"]
+        assert await records_of(log) == before
 
 
 @pytest.mark.long

@@ -617,6 +617,14 @@ MUTANTS = (
         f"{_FAULTS}::test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded",
     ),
     mutant(
+        "end_of_an_upload_is_believed",
+        "A.6",
+        "_Writing.finish",
+        "footer != writer.end",
+        "False",
+        f"{_TEST}::test_an_upload_with_a_damaged_end_is_told_before_it_is_decoded",
+    ),
+    mutant(
         "bounds_of_a_file_are_recorded_unseen",
         "A.6",
         "FileCheck.step",

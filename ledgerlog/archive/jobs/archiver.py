@@ -777,6 +777,9 @@ class _Writing:
         archiver.mark("file named")
         environment = archiver.client.environment
         file_bytes, footer = await in_thread(lambda: archiver._footer.end_of(url), file=url)
+        if footer != writer.end:
+            # Do not decode it: a damaged end may end this process (``archive.footer``).
+            raise ArchiveCorrupt(url, "it is damaged: its end is not the one that was written")
         record = ArchivedFile(
             log=facts.log,
             incarnation=facts.incarnation,
