@@ -114,6 +114,7 @@ class KeyedLog:
                             before = random.randrange(acks[-1].offset // 2 + 1)
                             self._truncation_asked = max(self._truncation_asked, before)
                             await log.truncate(before)
+                await trio.sleep_forever()
             except LedgerLogError as error:
                 world.event("keyed log not written", type(error).__name__)
             await trio.sleep(random.expovariate(1 / (20 * think_s)))
@@ -140,7 +141,7 @@ class KeyedLog:
     async def _read(self, client: Cluster) -> None:
         random, world = self._random, self._world
         while True:
-            await trio.sleep(random.expovariate(8 / world.swarm.trouble_s))
+            await trio.sleep(random.expovariate(1 / world.gap_s(6)))
             known = [record for record in self._sent if record.ack is not None]
             if not known:
                 continue

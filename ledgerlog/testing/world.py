@@ -25,6 +25,8 @@ __all__ = ["CONVERGE_S", "Workload", "World", "retry"]
 CONVERGE_S = 60.0
 """After the faults are healed, everything must work again within this time, in simulated seconds."""
 
+_CALM_GAP_S = 0.7
+
 
 @attrs.define(eq=False)
 class World:
@@ -71,6 +73,15 @@ class World:
         """Wake every task in ``rest`` now. The nemesis calls it to cause a race."""
         self._poked.set()
         self._poked = trio.Event()
+
+    def gap_s(self, times: int) -> float:
+        """Return the average time between actions of which about ``times`` happen while faults come.
+
+        Afterwards it is longer in short runs, because the time until everything works again does not depend
+        on the length of the run.
+        """
+        gap_s = self.swarm.trouble_s / times
+        return gap_s if self.simulation.now < self.swarm.trouble_s else max(gap_s, _CALM_GAP_S)
 
     async def rest(self, seconds: float) -> None:
         """Sleep for ``seconds``, or until ``poke``."""

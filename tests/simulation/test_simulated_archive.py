@@ -115,7 +115,7 @@ def run(seed: int) -> Report:
     return run_seed(seed, size=Size.SMALL, features=(ARCHIVE,), people=False, hostile=False)
 
 
-def violation_of_some_seed(most: int) -> str:
+def violation_of_some_seed(most: int = 20) -> str:
     for seed in range(most):
         failure = run(seed).failure
         if isinstance(failure, Violation):
@@ -136,7 +136,7 @@ def test_compaction_that_keeps_the_first_record_of_a_key_is_found(monkeypatch: p
         self._offsets.update(known)
 
     monkeypatch.setattr(Latest, "feed", first)
-    assert violation_of_some_seed(40).startswith(("KeyedLatest", "KeyedEntry"))
+    assert violation_of_some_seed().startswith("Keyed")
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_giving_copies_up_without_a_look_at_the_file_is_found(monkeypatch: pytes
         pass
 
     monkeypatch.setattr(archiver, "check_archive", passes)
-    assert violation_of_some_seed(60)
+    assert violation_of_some_seed().startswith(("ArchiveWhole", "Convergence"))
 
 
 def test_a_job_that_never_cleans_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +157,4 @@ def test_a_job_that_never_cleans_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         return []
 
     monkeypatch.setattr(publishing, "clean", nothing)
-    assert violation_of_some_seed(40).startswith("ArchiveClean")
+    assert violation_of_some_seed().startswith("ArchiveClean")
