@@ -228,7 +228,7 @@ class _Upload(io.BytesIO):
         self._store.put(self._path, data)
 
 
-class _Requests(fs.FileSystemHandler):  # type: ignore[misc]
+class _Requests(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
     """The requests of pyarrow to the store."""
 
     def __init__(self, store: ArchiveStore) -> None:

@@ -447,7 +447,7 @@ MUTANTS = (
     mutant(
         "files_of_a_place_in_other_words_are_strays",
         "A.6",
-        "clean",
+        "cleaning.clean",
         "destinations.base_name(file.name) not in named",
         "destination.url_of(file.name) not in {record.file for record in records}",
         f"{_MOVED}::test_a_file_that_version_0_1_recorded_by_another_url_is_not_a_stray",
@@ -646,7 +646,7 @@ MUTANTS = (
     mutant(
         "files_that_were_merged_go_at_once",
         "A.6",
-        "clean",
+        "cleaning.clean",
         "replaced.get(file.name, 0) > _ms(made_before)",
         "False",
         f"{_TEST}::test_files_that_were_merged_stay_for_a_day_from_then_on",

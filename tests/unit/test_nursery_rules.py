@@ -40,6 +40,7 @@ BORROWERS = {
     "ledgerlog.testing.drills": "a drill ends with the nursery that it was made with",
     "ledgerlog.testing.memory_cluster": "a session of the metadata expires while the cluster lives",
     "ledgerlog.testing.producers": "producers run in the nursery of their world",
+    "ledgerlog.testing.replicated": "a replica is cut off in the nursery of its world, which ends after it",
 }
 
 
