@@ -294,7 +294,7 @@ def test_wrong_names_are_refused(simulated: Simulated) -> None:
         with pytest.raises(InvalidArgument, match="there is no process"):
             cluster.kill("bookie-9")
         async with cluster.client("a"):
-            with pytest.raises(InvalidArgument, match="no bookie"):
+            with pytest.raises(InvalidArgument, match="not a bookie"):
                 cluster.disk("a")
             with pytest.raises(InvalidArgument, match="runs already"):
                 async with cluster.client("a"):
