@@ -40,7 +40,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="; ".join(s.name for s in SYSTEMS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each load is measured")
-    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds of each load before that")
+    parser.add_argument(
+        "--warm-up", type=float, default=30.0, help="seconds of each load before that, for JVMs"
+    )
     parser.add_argument("--directory", type=Path, help="where the servers write; default: a temporary one")
     parser.add_argument("--programs", type=Path, default=_PROGRAMS, help="where the programs are built")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")

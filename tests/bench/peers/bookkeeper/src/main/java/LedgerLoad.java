@@ -84,6 +84,7 @@ public final class LedgerLoad {
         }
         ClientConfiguration client = new ClientConfiguration();
         client.setMetadataServiceUri(arguments[0]);
+        client.setThrottleValue(0); // Without this, the client sends at most 5,000 entries a second.
         client.setUseV2WireProtocol(Boolean.parseBoolean(arguments[1]));
         int size = Integer.parseInt(arguments[2]);
         int window = Integer.parseInt(arguments[3]);
