@@ -26,7 +26,7 @@ from ledgerlog.model.record import RecordBatch
 from ledgerlog.optional_packages import how_to_install
 
 if TYPE_CHECKING:
-    from ledgerlog.archive.parquet import ArchiveFile, FileCheck
+    from ledgerlog.archive.file_reader import ArchiveFile, FileCheck
 
 __all__ = ["ArchiveReader", "check_archive", "check_end", "in_thread", "open_archive", "pyarrow_needed"]
 
@@ -226,7 +226,7 @@ async def open_archive(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
 
     def load() -> ArchiveFile:
         with pyarrow_needed(record.file):
-            from ledgerlog.archive.parquet import ArchiveFile
+            from ledgerlog.archive.file_reader import ArchiveFile
         return ArchiveFile(record.file, record)
 
     file = await in_thread(load, file=record.file)
@@ -249,8 +249,8 @@ async def check_end(record: ArchivedFile) -> None:
 
     def look() -> None:
         with pyarrow_needed(record.file):
+            from ledgerlog.archive.file_reader import ArchiveFile
             from ledgerlog.archive.footer import end_of
-            from ledgerlog.archive.parquet import ArchiveFile
         size, _ = end_of(record)
         if size != record.file_bytes:
             raise ArchiveCorrupt(record.file, f"it has {size} bytes, and its record says {record.file_bytes}")
@@ -270,7 +270,7 @@ async def check_archive(record: ArchivedFile) -> None:
 
     def begin() -> FileCheck:
         with pyarrow_needed(record.file):
-            from ledgerlog.archive.parquet import FileCheck
+            from ledgerlog.archive.file_reader import FileCheck
         return FileCheck(record.file, record)
 
     check = await in_thread(begin, file=record.file)

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from ledgerlog.archive.core.compaction import KeyRule, key_digest, parse_key_rule
+from ledgerlog.archive.file_reader import ArchiveFile
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, guarded
 from ledgerlog.archive.jobs.job import open_archiver, retire_gone
 from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
@@ -33,7 +34,6 @@ from ledgerlog.archive.jobs.rewrite import (
     groups_to_compact,
     rewrite_group,
 )
-from ledgerlog.archive.parquet import ArchiveFile
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES

@@ -364,10 +364,10 @@ def open_store(simulation: Simulation) -> Iterator[ArchiveStore]:
     with pyarrow_needed("archives in a simulation"):
         import pyarrow
 
-        from ledgerlog.archive import footer, marker, parquet
+        from ledgerlog.archive import file_reader, file_writer, footer, marker
         from ledgerlog.testing.archive_store import ArchiveStore
 
-    assert footer and marker and parquet  # noqa: PT018  # They are imported here, and not in the run.
+    assert all((file_reader, file_writer, footer, marker)), "imported here, and not in the run"
     # With its first array, pyarrow imports pandas and numpy if they are installed.
     pyarrow.array([b""])
     store = ArchiveStore(lambda: EPOCH_MS + int(simulation.now * 1000), simulation.random("archive store"))

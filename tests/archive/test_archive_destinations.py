@@ -16,10 +16,12 @@ import trio
 
 from ledgerlog.archive import destinations, reader
 from ledgerlog.archive.destinations import Destination
+from ledgerlog.archive.file_reader import ArchiveFile
+from ledgerlog.archive.file_writer import ArchiveWriter
 from ledgerlog.archive.footer import end_of
 from ledgerlog.archive.jobs import archiver
 from ledgerlog.archive.jobs.job import archive_log
-from ledgerlog.archive.parquet import SCHEMA, ArchiveFile, ArchiveWriter
+from ledgerlog.archive.parquet import SCHEMA
 from ledgerlog.archive.reader import check_archive, in_thread, open_archive
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S

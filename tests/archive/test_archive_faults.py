@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledgerlog.archive import parquet
+from ledgerlog.archive import file_reader
 from ledgerlog.archive.destinations import Destination, file_name, log_directory, open_input
+from ledgerlog.archive.file_reader import ArchiveFile, FileCheck
+from ledgerlog.archive.file_writer import ArchiveWriter
 from ledgerlog.archive.footer import end_of, read_end
-from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter, FileCheck
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import KIB
 from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
@@ -59,7 +60,7 @@ class Store:
         self.faults = 0
         self.opened = 0
         self.reads: list[int] = []
-        monkeypatch.setattr(parquet, "open_input", self._open)
+        monkeypatch.setattr(file_reader, "open_input", self._open)
 
     def _open(self, url: str) -> Any:
         self.opened += 1
@@ -263,7 +264,7 @@ def test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded(
     )
     ArchiveFile(path.as_uri(), record).close()
     decoded: list[object] = []
-    monkeypatch.setattr(parquet.pq, "read_metadata", decoded.append)
+    monkeypatch.setattr(file_reader.pq, "read_metadata", decoded.append)
     good = path.read_bytes()
     length = int.from_bytes(good[-8:-4], "little") + 8
     for at in range(size - length, size):

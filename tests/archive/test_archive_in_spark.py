@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.archive.core.compaction import prefix_rule
+from ledgerlog.archive.file_reader import ArchiveFile
 from ledgerlog.archive.jobs.rewrite import compact_log
-from ledgerlog.archive.parquet import ArchiveFile
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LedgerNotFound
 from ledgerlog.spark.columns import BYTES_PER_BATCH, ROWS_PER_BATCH, ArchivedRows
 from ledgerlog.spark.planning import look, offset_of

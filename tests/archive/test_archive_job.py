@@ -13,13 +13,13 @@ import pytest
 import trio
 
 import ledgerlog.archive
-from ledgerlog.archive import parquet
+from ledgerlog.archive import file_reader
 from ledgerlog.archive.destinations import Destination
+from ledgerlog.archive.file_reader import ArchiveFile, FileCheck
 from ledgerlog.archive.jobs.archiver import LATE
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
-from ledgerlog.archive.parquet import ArchiveFile, FileCheck
 from ledgerlog.archive.reader import check_archive
 from ledgerlog.errors import (
     ArchiveCorrupt,
@@ -683,7 +683,7 @@ async def test_an_upload_with_a_damaged_end_is_told_before_it_is_decoded(
         decoded: list[object] = []
         with monkeypatch.context() as patched:
             patched.setattr(Destination, "publish", damage_and_publish)
-            patched.setattr(parquet.pq, "read_metadata", decoded.append)
+            patched.setattr(file_reader.pq, "read_metadata", decoded.append)
             assert await archive(client, tmp_path) == ["failed"]
         assert decoded == []
         assert await archived(client, log) == []
@@ -773,8 +773,9 @@ async def test_without_pyarrow_the_error_says_what_to_install(
         await fill(log, 5, 5)
         before = await records_of(log)
         await archive(client, tmp_path)
-        monkeypatch.setitem(sys.modules, "ledgerlog.archive.parquet", None)
-        monkeypatch.delattr(ledgerlog.archive, "parquet")
+        for name in ("file_reader", "file_writer"):
+            monkeypatch.setitem(sys.modules, f"ledgerlog.archive.{name}", None)
+            monkeypatch.delattr(ledgerlog.archive, name)
         with pytest.raises(ArchiveSupportMissing, match=r"ledgerlog\[archive\]"):
             await records_of(log)
         assert await records_of(log, 5) == before[5:], "records on bookies need no pyarrow"

@@ -78,7 +78,8 @@ from ledgerlog.wire.records import decode_entry
 
 if TYPE_CHECKING:
     from ledgerlog.archive.destinations import Destination
-    from ledgerlog.archive.parquet import ArchiveWriter, Facts
+    from ledgerlog.archive.file_writer import ArchiveWriter
+    from ledgerlog.archive.parquet import Facts
 
 __all__ = ["Archiver", "LogState", "OnStep", "ArchiveStep", "Steps", "done", "guarded"]
 
@@ -179,10 +180,10 @@ class Archiver:
         cluster: str,
         keep_copies_s: float,
     ) -> None:
-        from ledgerlog.archive import destinations, footer, parquet
+        from ledgerlog.archive import destinations, file_writer, footer
 
         self._footer = footer
-        self._parquet = parquet
+        self._file_writer = file_writer
         self._destinations = destinations
         self.client = client
         self.name = name
@@ -405,7 +406,7 @@ class Archiver:
         """
         try:
             return await self._write_file(ledgers, pages, compacted=compacted, has_attributes=False)
-        except self._parquet.AttributesFound:
+        except self._file_writer.AttributesFound:
             return await self._write_file(ledgers, pages, compacted=compacted, has_attributes=True)
 
     async def _write_file(
@@ -445,7 +446,7 @@ class Archiver:
         url = self.destination.url
 
         def create() -> ArchiveWriter:
-            made: ArchiveWriter = self._parquet.ArchiveWriter(
+            made: ArchiveWriter = self._file_writer.ArchiveWriter(
                 self.destination,
                 directory=self.directory,
                 log=self.name,

@@ -76,7 +76,14 @@ async def load_destination(where: str) -> Destination:
 
     def load() -> Destination:
         with pyarrow_needed(where):
-            from ledgerlog.archive import destinations, marker, parquet  # noqa: F401 (jobs need all three)
+            # Jobs use all of these. Importing them takes long, so it is done in this thread.
+            from ledgerlog.archive import (  # noqa: F401 (jobs need them all)
+                destinations,
+                file_reader,
+                file_writer,
+                marker,
+            )
+
         return destinations.Destination(where)
 
     return await in_thread(load, file=where)
