@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ledgerlog.archive.destinations import files_as_errors, open_input
-from ledgerlog.archive.footer import digest_of, read_end
+from ledgerlog.archive.footer import read_recorded_end
 from ledgerlog.archive.parquet import (
     SCHEMA,
     SCHEMA_WITH_ATTRIBUTES,
@@ -91,17 +91,16 @@ class ArchiveFile:
     """One file, open for reading by row group. For one thread at a time.
 
     Args:
-        url: The URL of the file.
-        record: The record that names the file. The file must be the one that was recorded. None: accept any
-            archived file.
+        record: The record that names the file. Its end is decoded only if it is the one that was recorded
+            (``archive.footer``).
 
     Raises:
         ArchiveUnavailable: The file is not there or cannot be read.
         ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
     """
 
-    def __init__(self, url: str, record: ArchivedFile | None = None) -> None:
-        self.url = url
+    def __init__(self, record: ArchivedFile) -> None:
+        self.url = url = record.file
         self._record = record
         try:
             self._open()
@@ -111,11 +110,9 @@ class ArchiveFile:
 
     def _open(self) -> None:
         """Open the file and read its footer."""
-        stream = open_input(self.url if self._record is None else self._record)
+        stream = open_input(self._record)
         try:
-            end = read_end(stream)
-            if self._record is not None and digest_of(end) != self._record.footer:
-                raise ValueError("its end is damaged, or it is not the file that was archived")
+            end = read_recorded_end(stream, self._record)
             self._file = pq.ParquetFile(
                 stream,
                 metadata=pq.read_metadata(pa.BufferReader(end)),
@@ -123,8 +120,7 @@ class ArchiveFile:
                 pre_buffer=False,
             )
             self.facts = facts_of(self.url, self._file.metadata.metadata or {})
-            if self._record is not None:
-                self._check_record(self._record)
+            self._check_record(self._record)
             schema = self._file.schema_arrow.remove_metadata()
             if not schema.equals(SCHEMA_WITH_ATTRIBUTES if self.facts.has_attributes else SCHEMA):
                 raise ArchiveCorrupt(self.url, f"its columns are {schema.names}")
@@ -358,17 +354,16 @@ class FileCheck:
     time. Call ``step`` until it returns False, then ``end``.
 
     Args:
-        url: The URL of the file.
-        record: The record that names the file, as for ``ArchiveFile``.
+        record: The record that names the file.
 
     Raises:
         ArchiveUnavailable: The file is not there or cannot be read.
         ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
     """
 
-    def __init__(self, url: str, record: ArchivedFile | None = None) -> None:
-        self._file = ArchiveFile(url, record)
-        self._url = url
+    def __init__(self, record: ArchivedFile) -> None:
+        self._file = ArchiveFile(record)
+        self._url = url = record.file
         self._digest = RecordsDigest()
         self._count = self._group = 0
         with _computing(url):  # A damaged footer may name no ledger.

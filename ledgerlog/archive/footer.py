@@ -20,7 +20,7 @@ from ledgerlog.errors import ArchiveCorrupt
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.model.archive import ArchivedFile
 
-__all__ = ["digest_of", "end_of", "read_end"]
+__all__ = ["digest_of", "end_of", "read_end", "read_recorded_end"]
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
@@ -50,6 +50,18 @@ def read_end(stream: Any) -> bytes:
         if len(data) != length:
             raise ValueError(f"it gives {len(data)} of the {length} bytes of its end")
     return data[-length:]
+
+
+def read_recorded_end(stream: Any, record: ArchivedFile) -> bytes:
+    """Read the end of the open file of a record. Errors of the stream pass through.
+
+    Raises:
+        ValueError: It is not the end that was recorded.
+    """
+    end = read_end(stream)
+    if digest_of(end) != record.footer:
+        raise ValueError("its end is damaged, or it is not the file that was archived")
+    return end
 
 
 def digest_of(end: bytes) -> bytes:

@@ -227,7 +227,7 @@ async def open_archive(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
     def load() -> ArchiveFile:
         with pyarrow_needed(record.file):
             from ledgerlog.archive.file_reader import ArchiveFile
-        return ArchiveFile(record.file, record)
+        return ArchiveFile(record)
 
     file = await in_thread(load, file=record.file)
     reader = ArchiveReader(record, file)
@@ -254,7 +254,7 @@ async def check_end(record: ArchivedFile) -> None:
         size, _ = end_of(record)
         if size != record.file_bytes:
             raise ArchiveCorrupt(record.file, f"it has {size} bytes, and its record says {record.file_bytes}")
-        ArchiveFile(record.file, record).close()
+        ArchiveFile(record).close()
 
     await in_thread(look, file=record.file)
 
@@ -271,7 +271,7 @@ async def check_archive(record: ArchivedFile) -> None:
     def begin() -> FileCheck:
         with pyarrow_needed(record.file):
             from ledgerlog.archive.file_reader import FileCheck
-        return FileCheck(record.file, record)
+        return FileCheck(record)
 
     check = await in_thread(begin, file=record.file)
     while await in_thread(check.step, file=record.file):

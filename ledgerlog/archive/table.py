@@ -73,7 +73,7 @@ from ledgerlog.archive.destinations import (
     open_input,
     recorded,
 )
-from ledgerlog.archive.footer import digest_of, read_end
+from ledgerlog.archive.footer import read_recorded_end
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument, LedgerLogError
 from ledgerlog.model.archive import ArchivedFile
 
@@ -325,11 +325,9 @@ class LogTable:
         """
         with open_input(record) as stream, files_as_errors(record.file):
             try:
-                end = read_end(stream)
+                end = read_recorded_end(stream, record)
             except ValueError as cause:
                 raise ArchiveCorrupt(record.file, f"it is damaged: {cause}") from cause
-        if digest_of(end) != record.footer:
-            raise ArchiveCorrupt(record.file, "its end is damaged, or it is not the file that was archived")
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=pq.read_metadata(pa.BufferReader(end)),
             stats_columns=compute_statistics_plan(_SCHEMA, _PROPERTIES),

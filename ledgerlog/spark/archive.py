@@ -395,7 +395,7 @@ def _keys_of_task(
 
 
 def _keys_of_file(record: ArchivedFile, part: int, rule: KeyRule, before_ms: int) -> Iterator[Any]:
-    file = ArchiveFile(record.file, record)
+    file = ArchiveFile(record)
     try:
         for group in range(file.groups):
             rows: dict[str, list[Any]] = {name: [] for name in _KEYS_ARROW.names}

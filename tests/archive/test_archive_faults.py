@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.archive import file_reader
-from ledgerlog.archive.destinations import Destination, file_name, log_directory, open_input
+from ledgerlog.archive.destinations import Destination, log_directory, open_input
 from ledgerlog.archive.file_reader import ArchiveFile, FileCheck
 from ledgerlog.archive.file_writer import ArchiveWriter
-from ledgerlog.archive.footer import end_of, read_end
+from ledgerlog.archive.footer import read_end
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import KIB
 from ledgerlog.model.archive import ArchivedFile, ArchivedLedger
 from ledgerlog.model.record import RecordBatch
+from tests.archive.archived_logs import path_of
 
 ROWS = 6
 GROUPS = 4
@@ -73,17 +74,18 @@ class Store:
         return False
 
 
-def written(where: Path, value: bytes = b"record") -> Path:
+def written(where: Path, value: bytes = b"record") -> ArchivedFile:
+    """Write a file, and return its record."""
     writer = ArchiveWriter(
         Destination(str(where)),
-        directory="log",
+        directory=log_directory("log", 0, "cluster"),
         log="log",
         incarnation=0,
         ledgers=[
             ArchivedLedger(ledger_id=0, first_offset=0, end_offset=ROWS * GROUPS, last_entry=GROUPS - 1)
         ],
         compacted=False,
-        nonce="nonce",
+        nonce="00",
     )
     for group in range(GROUPS):
         batch = RecordBatch(
@@ -97,7 +99,21 @@ def written(where: Path, value: bytes = b"record") -> Path:
         )
         writer.add([batch])
         writer._write_group()
-    return Path(writer.publish(writer.close()).removeprefix("file://"))
+    facts = writer.close()
+    url = writer.publish(facts)
+    return ArchivedFile(
+        log=facts.log,
+        incarnation=facts.incarnation,
+        file=url,
+        file_bytes=Path(url.removeprefix("file://")).stat().st_size,
+        footer=writer.end,
+        ledgers=facts.ledgers,
+        record_count=facts.record_count,
+        compacted=facts.compacted,
+        digest=facts.digest,
+        archived_ms=0,
+        token=b"token",
+    )
 
 
 def payloads_of(file: ArchiveFile, group: int) -> list[bytes]:
@@ -110,15 +126,15 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def test_a_fault_of_the_store_while_a_file_is_opened_is_not_damage(tmp_path: Path, store: Store) -> None:
-    path = written(tmp_path)
+    record = written(tmp_path)
     store.faults = 1
-    file = ArchiveFile(path.as_uri())
+    file = ArchiveFile(record)
     assert (store.opened, file.groups) == (2, GROUPS)
     file.close()
 
 
 def test_a_fault_of_the_store_while_a_group_is_read_is_not_damage(tmp_path: Path, store: Store) -> None:
-    file = ArchiveFile(written(tmp_path).as_uri())
+    file = ArchiveFile(written(tmp_path))
     before = [payloads_of(file, group) for group in range(GROUPS)]
     for group in range(GROUPS):
         opened = store.opened
@@ -134,23 +150,24 @@ def test_a_fault_of_the_store_while_a_group_is_read_is_not_damage(tmp_path: Path
 def test_a_fault_that_stays_is_unavailable_and_never_damage(
     tmp_path: Path, store: Store, faults: int
 ) -> None:
-    url = written(tmp_path).as_uri()
-    file = ArchiveFile(url)
+    record = written(tmp_path)
+    file = ArchiveFile(record)
     store.faults = faults
     with pytest.raises(ArchiveUnavailable, match="NETWORK"):
         file.read_group(1)
     store.faults = faults
     with pytest.raises(ArchiveUnavailable, match="NETWORK"):
-        ArchiveFile(url)
+        ArchiveFile(record)
     store.faults = 0
     file.close()
 
 
 def test_a_damaged_group_is_told_without_reading_the_others(tmp_path: Path, store: Store) -> None:
-    path = written(tmp_path, value=random.Random(0).randbytes(100_000))
+    record = written(tmp_path, value=random.Random(0).randbytes(100_000))
+    path = path_of(record)
     size = path.stat().st_size
     assert size > GROUPS * 50_000
-    file = ArchiveFile(path.as_uri())
+    file = ArchiveFile(record)
     with path.open("r+b") as stream:
         stream.seek(size // GROUPS // 2)
         damaged = stream.read(1)[0] ^ 1
@@ -240,39 +257,19 @@ class Full:
 def test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path)
-    file = ArchiveFile(path.as_uri())
-    file.close()
-    ledgers, digest = file.facts.ledgers, file.facts.digest
-    name = file_name(ledgers[0].first_offset, ledgers[-1].end_offset, digest, "00")
-    directory = tmp_path / log_directory(file.facts.log, file.facts.incarnation, "cluster")
-    directory.mkdir(exist_ok=True)
-    path = path.rename(directory / name)
-    size, footer = end_of(path.as_uri())
-    record = ArchivedFile(
-        log=file.facts.log,
-        incarnation=file.facts.incarnation,
-        file=path.as_uri(),
-        file_bytes=size,
-        footer=footer,
-        ledgers=file.facts.ledgers,
-        record_count=file.facts.record_count,
-        compacted=file.facts.compacted,
-        digest=file.facts.digest,
-        archived_ms=0,
-        token=b"token",
-    )
-    ArchiveFile(path.as_uri(), record).close()
+    record = written(tmp_path)
+    path = path_of(record)
+    ArchiveFile(record).close()
     decoded: list[object] = []
     monkeypatch.setattr(file_reader.pq, "read_metadata", decoded.append)
     good = path.read_bytes()
     length = int.from_bytes(good[-8:-4], "little") + 8
-    for at in range(size - length, size):
+    for at in range(len(good) - length, len(good)):
         damaged = bytearray(good)
         damaged[at] ^= 1 << at % 8
         path.write_bytes(damaged)
         with pytest.raises(ArchiveCorrupt, match=path.name):
-            ArchiveFile(path.as_uri(), record)
+            ArchiveFile(record)
     assert decoded == []
 
 
@@ -293,11 +290,11 @@ def test_an_end_that_is_longer_than_what_is_read_at_once_is_read_whole(tmp_path:
 def test_a_file_whose_bounds_are_not_those_of_its_records_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path)
+    record = written(tmp_path)
     bounds = ArchiveFile.bounds
 
     def check() -> None:
-        whole = FileCheck(path.as_uri())
+        whole = FileCheck(record)
         while whole.step():
             pass
         whole.end()
@@ -314,10 +311,11 @@ def test_a_file_whose_bounds_are_not_those_of_its_records_is_told(
 
 
 def test_a_footer_that_is_damaged_is_told(tmp_path: Path, store: Store) -> None:
-    path = written(tmp_path)
+    record = written(tmp_path)
+    path = path_of(record)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(ArchiveCorrupt, match="damaged"):
-        ArchiveFile(path.as_uri())
+        ArchiveFile(record)
     path.write_bytes(b"")
     with pytest.raises(ArchiveCorrupt, match="damaged"):
-        ArchiveFile(path.as_uri())
+        ArchiveFile(record)

@@ -758,11 +758,11 @@ async def test_a_file_that_says_something_else_than_its_record_is_told(tmp_path:
         await fill(log, 5, 5)
         await archive(client, tmp_path)
         record = (await archived(client, log))[0]
-        ArchiveFile(record.file, record).close()
+        ArchiveFile(record).close()
         (ledger,) = record.ledgers
         longer = attrs.evolve(ledger, last_entry=(ledger.last_entry or 0) + 1)
         with pytest.raises(ArchiveCorrupt, match="not the file that was archived"):
-            ArchiveFile(record.file, attrs.evolve(record, ledgers=(longer,)))
+            ArchiveFile(attrs.evolve(record, ledgers=(longer,)))
 
 
 async def test_without_pyarrow_the_error_says_what_to_install(
@@ -802,7 +802,7 @@ async def test_any_flipped_byte_of_a_file_is_noticed_or_harmless(tmp_path: Path)
                 noticed += 1
         write(path, good)
         assert noticed > len(good) // 37 // 2
-        check = FileCheck(record.file)
+        check = FileCheck(record)
         while check.step():
             pass
         assert check.end().digest == record.digest

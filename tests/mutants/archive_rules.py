@@ -611,8 +611,8 @@ MUTANTS = (
     mutant(
         "end_of_a_file_is_believed",
         "A.6",
-        "ArchiveFile._open",
-        "self._record is not None and digest_of(end) != self._record.footer",
+        "read_recorded_end",
+        "digest_of(end) != record.footer",
         "False",
         f"{_FAULTS}::test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded",
     ),

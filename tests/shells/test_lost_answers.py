@@ -546,7 +546,7 @@ OPERATIONS = [
     SetCursor, DeleteCursor, TakeOver, Roll, Splice, CreateLedger, DeleteLedger, RecoverLedger,
     RecoverLedgerAcceptingLoss, CloseLedger, Sweep, ChangeSettings, PostTask, Drain, Keep, Decommission,
     SaveSnapshot, Lead,
-]  # fmt: skip
+]  # fmt: skip  # Otherwise each name would take a line.
 
 
 def test_an_unknown_outcome_is_no_kind_of_a_definite_failure() -> None:
