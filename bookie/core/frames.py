@@ -88,14 +88,6 @@ def decode_run(run: EntryRun, raw: bytes) -> Entries:
     return entries
 
 
-def damaged_entries(entries: Entries) -> list[int]:
-    """Return the ids of entries that do not match their digests."""
-    actual = entries.actual_digests()
-    if actual == entries.digests:
-        return []
-    return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]
-
-
 def salvage(run: EntryRun, raw: bytes) -> dict[int, tuple[int, bytes]]:
     """Return the entries that match their digests in a frame with a damaged head.
 

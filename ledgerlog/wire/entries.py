@@ -76,16 +76,17 @@ class Entries:
         """Return each entry's payload as separate bytes."""
         return split_pieces(self.payload, self.lengths)
 
-    def actual_digests(self) -> array[int]:
-        """Compute the digests of the payloads, without using ``digests``."""
-        return entry_digests(self.ledger_id, self.ids, self.payload, self.lengths)
+    def damaged(self) -> list[int]:
+        """Return the ids of the entries whose payloads do not match their digests, ascending."""
+        actual = entry_digests(self.ledger_id, self.ids, self.payload, self.lengths)
+        if actual == self.digests:
+            return []
+        return [e for e, a, d in zip(self.ids, actual, self.digests, strict=True) if a != d]
 
     def first_damaged(self) -> int | None:
         """Return the id of the first entry whose payload does not match its digest; None if all match."""
-        actual = entry_digests(self.ledger_id, self.ids, self.payload, self.lengths)
-        if actual == self.digests:
-            return None
-        return next(e for e, a, d in zip(self.ids, actual, self.digests, strict=True) if a != d)
+        damaged = self.damaged()
+        return damaged[0] if damaged else None
 
     def select(self, wanted: Sequence[int]) -> Entries:
         """Return the entries at some indices, which must grow, as new ``Entries``."""
@@ -162,7 +163,7 @@ def encode_lac(ledger_id: int, *, lac: int, lafr: int, key: bytes) -> list[bytes
 def decode_entries_untrusted(frame: Frame) -> Entries:
     """Decode the entries of an ADD or a READ reply.
 
-    This does not check the payloads: see ``Entries.first_damaged``.
+    This does not check the payloads: see ``Entries.damaged``.
 
     Raises:
         WireError: Lengths, ids and sizes do not agree.

@@ -233,7 +233,7 @@ _LENGTH = struct.Struct("<I")
 def decode_frame_untrusted(raw: memoryview) -> Frame:
     """Decode the frame that ``raw`` holds exactly.
 
-    This does not check the payload: ``Entries.first_damaged`` checks the digests.
+    This does not check the payload: ``Entries.damaged`` checks the digests.
 
     Raises:
         WireError: A field is out of range, or the checksum does not match.

@@ -683,7 +683,7 @@ MUTANTS = (
         except WireError:
             examination.add_unreadable(run)
         else:
-            examination.add(run, entries, damaged_entries(entries))
+            examination.add(run, entries, entries.damaged())
         """,
         """
         try:
@@ -691,7 +691,7 @@ MUTANTS = (
         except WireError:
             pass
         else:
-            examination.add(run, entries, damaged_entries(entries))
+            examination.add(run, entries, entries.damaged())
         """,
         f"{_TEST_SCRUB}::test_of_a_frame_that_cannot_be_read_all_of_its_span_is_unsound",
     ),

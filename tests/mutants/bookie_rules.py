@@ -483,8 +483,8 @@ ANSWERS = (
         "damaged_entry_is_given_out",
         "rule 8",
         "Reader._give",
-        "damaged_entries(entries)",
-        "damaged_entries(entries)[:0]",
+        "entries.damaged()",
+        "entries.damaged()[:0]",
         f"{_TEST_FAILURES}::test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given",
     ),
     mutant(

@@ -169,8 +169,8 @@ MUTANTS = (
         "a_rotten_copy_is_taken_for_stored",
         "rule 6, rule 8",
         "ReadRepair._look",
-        "wanted.intersection(damaged_entries(entries))",
-        "wanted.intersection(damaged_entries(entries)[:0])",
+        "wanted.intersection(entries.damaged())",
+        "wanted.intersection(entries.damaged()[:0])",
         f"{_MENDING_TEST}::test_a_good_copy_of_a_rotten_entry_takes_its_place_for_good",
     ),
     mutant(

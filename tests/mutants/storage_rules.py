@@ -228,8 +228,8 @@ MUTANTS = (
         "damaged_entries_are_compacted",
         "rule 8",
         "verify_frame",
-        "damaged_entries(entries)",
-        "damaged_entries(entries)[:0]",
+        "entries.damaged()",
+        "entries.damaged()[:0]",
         f"{_MOVING}::test_a_damaged_entry_is_not_written_again",
     ),
     mutant(

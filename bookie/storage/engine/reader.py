@@ -35,7 +35,7 @@ from typing import Protocol
 import trio
 
 from bookie.core.examining import Examination
-from bookie.core.frames import damaged_entries, decode_head, decode_run
+from bookie.core.frames import decode_head, decode_run
 from bookie.core.journal import SegmentImage
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger
@@ -293,7 +293,7 @@ class Reader:
         if resident is not None and (run.ledger_id, run.first) not in resident.restored:
             reader.on_entries(run, entries)
             return
-        reader.on_entries(run, entries, damaged := damaged_entries(entries))
+        reader.on_entries(run, entries, damaged := entries.damaged())
         if resident is None and not damaged:
             self.cache.put(run, entries)
 
@@ -412,7 +412,7 @@ class Reader:
                     except WireError:
                         examination.add_unreadable(run)
                     else:
-                        examination.add(run, entries, damaged_entries(entries))
+                        examination.add(run, entries, entries.damaged())
                 # The caller must make progress, so examine at least all runs that may hold the first entry.
                 if upcoming and not examination.has_room and upcoming[0].first > examination.first:
                     return upcoming[0].first - 1

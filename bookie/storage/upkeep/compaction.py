@@ -38,7 +38,7 @@ import trio
 
 from bookie.core import rows
 from bookie.core.file_set import FileSet
-from bookie.core.frames import damaged_entries, decode_run
+from bookie.core.frames import decode_run
 from bookie.core.journal_items import EntryRun
 from bookie.core.space import ROTTEN, Job, SpacePolicy, SpaceUse, next_job
 from bookie.storage.entrylog.contents import FileContents
@@ -319,7 +319,7 @@ def verify_frame(run: EntryRun, frame: bytes, path: str) -> None:
         entries = decode_run(run, frame)
     except WireError as damage:
         raise UnreadableSource(run.file, f"{path}: byte {run.offset}: {damage}", run) from damage
-    if damaged := damaged_entries(entries):
+    if damaged := entries.damaged():
         raise UnreadableSource(
             run.file,
             f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} "

@@ -43,7 +43,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from bookie.core.frames import damaged_entries, decode_head, decode_run, salvage
+from bookie.core.frames import decode_head, decode_run, salvage
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger
 from bookie.core.results import status_of
@@ -189,7 +189,7 @@ class ReadRepair:
             return known, Damaged(run, ids, {}, StorageCorrupt(path, run.offset, str(error)))
         except StorageError as error:
             return known, Damaged(run, ids, {}, error)
-        bad = wanted.intersection(damaged_entries(entries))
+        bad = wanted.intersection(entries.damaged())
         if not bad:
             return known, None
         why = StorageCorrupt(path, run.offset, f"entry {min(bad)} does not match its digest")
