@@ -268,14 +268,11 @@ class PendingAdds:
     # --- watermarks ---------------------------------------------------------------------------
 
     def _advance(self) -> bool:
-        lac = self._quorum_reach(self.lac, self.replication.ack_quorum)
-        moved = lac > self.lac
-        self.lac = lac
+        settled = lac = self._quorum_reach(self.lac, self.replication.ack_quorum)
         if self.replication.guaranteed:
-            lafr = self._quorum_reach(self.lafr, self.replication.write_quorum)
-            moved = moved or lafr > self.lafr
-            self.lafr = lafr
-        self.settled = self.lafr if self.replication.guaranteed else lac
+            settled = self.lafr = self._quorum_reach(self.lafr, self.replication.write_quorum)
+        moved = lac > self.lac or settled > self.settled
+        self.lac, self.settled = lac, settled
         if moved:
             self._retire()
             self.check()
@@ -414,3 +411,4 @@ class PendingAdds:
         """Assert the relations between the watermarks."""
         assert self.lac <= self.lap
         assert not self.replication.guaranteed or self.lafr <= self.lac
+        assert self.settled == (self.lafr if self.replication.guaranteed else self.lac)

@@ -414,3 +414,5 @@ class WriterCore:
         """Assert the writer's invariants, for model checks."""
         self.pending.check()
         assert self.close_at is None or NO_ENTRY <= self.close_at <= self.lac
+        assert self.last_add_pushed == self.pending.lap + len(self._queue)
+        assert self.failure is not None or self._closing is _Closing.NO, "an end has a reason"
