@@ -39,9 +39,9 @@ ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 NO_WHEEL := { echo 'Installing failed. If a package had to be compiled, take a Python that it has a wheel for:' \
 	'make clean, then make PYTHON=/path/to/python3.12' >&2; exit 1; }
-# An environment that another tool made, or whose making was interrupted, may be without pip.
-# Installing compiles it, if there is a C compiler; so it is installed again after a change.
+# Installing compiles this, if there is a C compiler. So ledgerlog is installed again after a change of it.
 COMPILED := hatch_build.py ledgerlog/wire/_pieces.c
+# An environment that another tool made, or whose making was interrupted, may be without pip.
 HAVE_PIP := $(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
 
 # In this order, because on 3.11 and 3.12 both stores of the index can be had, and tests cover both.

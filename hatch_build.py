@@ -8,11 +8,13 @@ It follows these variables of the environment:
 - ``CC`` and ``CFLAGS``: the compiler and more options for it, as usual. Default: ``cc``.
 - ``_PYTHON_HOST_PLATFORM``: the platform of the wheel, as Python's own cross-compilation has it. For example,
   ``CC=aarch64-linux-gnu-gcc _PYTHON_HOST_PLATFORM=linux-aarch64`` builds for arm64 on another machine.
-- ``LEDGERLOG_PURE``: make the pure wheel, if it is set and not empty.
+- ``LEDGERLOG_PURE``: make the pure wheel, if it is set and not empty. An editable installation then removes a
+  compiled module that was built earlier.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -44,7 +46,7 @@ def find_compiler() -> list[str]:
     Raises:
         CompilingFailed: There is none.
     """
-    command = shlex.split(os.environ.get("CC") or "cc")
+    command = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(command[0]) is None:
         raise CompilingFailed(f"there is no C compiler {command[0]!r}")
     return command
@@ -79,19 +81,25 @@ def build(source: Path, target: Path, *options: str) -> None:
     except OSError as cause:
         raise CompilingFailed(f"{shlex.join(command)}: {cause}") from cause
     finally:
-        unfinished.unlink(missing_ok=True)
+        _remove(unfinished)
+
+
+def _remove(path: Path) -> None:
+    # A read-only file system reports an error even if the file does not exist.
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 class CustomBuildHook(BuildHookInterface):
     """Adds the compiled module to a wheel, or puts it next to its source in an editable installation."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if os.environ.get("LEDGERLOG_PURE"):
-            self.app.display_info("LEDGERLOG_PURE is set: without the compiled part.")
-            return
         root = Path(self.root)
+        is_editable = version == "editable"
         try:
-            if version == "editable":
+            if os.environ.get("LEDGERLOG_PURE"):
+                raise CompilingFailed("LEDGERLOG_PURE is set")
+            if is_editable:
                 build(root / SOURCE, root / BUILT)
                 return
             self._temporary = tempfile.TemporaryDirectory()
@@ -99,6 +107,8 @@ class CustomBuildHook(BuildHookInterface):
             build(root / SOURCE, made)
         except CompilingFailed as why:
             self.app.display_warning(f"Without the compiled part, which is optional: {why}")
+            if is_editable:
+                _remove(root / BUILT)  # It may be the one of an older source.
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["force_include"][str(made)] = BUILT

@@ -54,6 +54,9 @@ STEP_1(uint32_t crc, uint8_t byte)
 #define HAS_HARDWARE 0
 #endif
 
+/* The same number as in pieces.py, which says when to raise it. */
+#define CONTRACT 1
+
 /* From so many bytes on, other threads may run meanwhile. Below, changing threads costs more than the CRC. */
 #define UNLOCKED_BYTES (1 << 20)
 
@@ -304,6 +307,9 @@ on_import(PyObject *module)
     /* Here and not in pieces.py, because the wire's Python is pure and reads no environment. */
     const char *pure = getenv("LEDGERLOG_PURE");
     if (PyModule_AddIntConstant(module, "IS_SWITCHED_OFF", pure != NULL && *pure != '\0') < 0) {
+        return -1;
+    }
+    if (PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0) {
         return -1;
     }
     make_tables();

@@ -1,5 +1,6 @@
 from array import array
 
+CONTRACT: int
 IS_SWITCHED_OFF: int
 
 def piece_checksums(

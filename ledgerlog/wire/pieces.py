@@ -21,12 +21,16 @@ from google_crc32c import extend
 
 from ledgerlog.limits import KIB
 
+_CONTRACT = 1
+"""Raise this number, and the one in ``_pieces.c``, whenever that file changes what it takes or returns. An
+editable installation may still have the module of an older source. That module is then not used."""
+
 try:
     from ledgerlog.wire import _pieces
 except ImportError:
     IS_COMPILED = False
 else:
-    IS_COMPILED = not _pieces.IS_SWITCHED_OFF
+    IS_COMPILED = getattr(_pieces, "CONTRACT", None) == _CONTRACT and not _pieces.IS_SWITCHED_OFF
 
 __all__ = ["IS_COMPILED", "each_piece", "piece_checksums", "split_pieces"]
 

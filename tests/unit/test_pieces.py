@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import shutil
 import subprocess
 import sys
 import sysconfig
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,12 +212,13 @@ def test_the_compiled_twin_keeps_no_buffer(twin: Twin) -> None:
 # --- which twin is used ---------------------------------------------------------------------------
 
 
-def used_with(pure: str | None) -> str:
-    """Return which twin an interpreter of its own uses, with this value of ``LEDGERLOG_PURE``."""
+def used_with(pure: str | None, *, first: str = "") -> str:
+    """Return which twin an interpreter of its own uses, with this value of ``LEDGERLOG_PURE``. It runs the
+    code ``first`` before it imports the twins."""
     environment = {name: value for name, value in os.environ.items() if name != "LEDGERLOG_PURE"}
     if pure is not None:
         environment["LEDGERLOG_PURE"] = pure
-    code = "from ledgerlog.wire import pieces; print(pieces.IS_COMPILED)"
+    code = f"{first}\nfrom ledgerlog.wire import pieces; print(pieces.IS_COMPILED)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
@@ -230,6 +233,15 @@ def used_with(pure: str | None) -> str:
 def test_the_environment_switches_the_compiled_twin_off() -> None:
     assert used_with("1") == "False"
     assert used_with(None) == used_with("") == str(is_installed())
+
+
+@pytest.mark.parametrize(
+    ("constants", "is_used"), [("CONTRACT=1, ", True), ("CONTRACT=0, ", False), ("", False)]
+)
+def test_a_module_of_an_older_source_is_not_used(constants: str, is_used: bool) -> None:
+    fake = f"types.SimpleNamespace({constants}IS_SWITCHED_OFF=0)"
+    first = f"import sys, types; sys.modules['ledgerlog.wire._pieces'] = {fake}"
+    assert used_with(None, first=first) == str(is_used)
 
 
 def is_installed() -> bool:
@@ -248,6 +260,73 @@ def test_the_twin_in_use_may_get_the_pieces_too() -> None:
     for given_too in (None, parts):
         found = piece_checksums(7, b"".join(parts), lengths_of(parts), given_too)
         assert list(found) == checksums_one_by_one(7, parts)
+
+
+# --- installing -----------------------------------------------------------------------------------
+
+
+def run_hook(version: str, root: Path) -> tuple[dict[str, Any], list[str]]:
+    """Let the build hook prepare a wheel. Return what it tells the builder, and its warnings."""
+    warnings: list[str] = []
+    hook = SimpleNamespace(root=str(root), app=SimpleNamespace(display_warning=warnings.append))
+    data: dict[str, Any] = {"force_include": {}}
+    hatch_build.CustomBuildHook.initialize(hook, version, data)
+    if hasattr(hook, "_temporary"):
+        assert all(Path(made).is_file() for made in data["force_include"])
+        hatch_build.CustomBuildHook.finalize(hook, version, data, "")
+    return data, warnings
+
+
+@pytest.fixture
+def source_tree(tmp_path: Path) -> Path:
+    source = tmp_path / hatch_build.SOURCE
+    source.parent.mkdir(parents=True)
+    shutil.copyfile(ROOT / hatch_build.SOURCE, source)
+    return tmp_path
+
+
+def test_a_wheel_has_the_compiled_module_and_says_for_which_platform(
+    source_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_compile():
+        pytest.skip("no C compiler, or no headers of Python")
+    monkeypatch.delenv("LEDGERLOG_PURE", raising=False)
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "manylinux_2_17-x86.64")
+    data, warnings = run_hook("standard", source_tree)
+    assert list(data.pop("force_include").values()) == [hatch_build.BUILT]
+    assert data == {"pure_python": False, "tag": "cp311-abi3-manylinux_2_17_x86_64"}
+    assert not warnings
+    assert not (source_tree / hatch_build.BUILT).exists()
+
+
+@pytest.mark.parametrize("version", ["standard", "editable"])
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("LEDGERLOG_PURE", "1", "LEDGERLOG_PURE is set"),
+        ("CC", "no-such-compiler -m64", "there is no C compiler 'no-such-compiler'"),
+        ("CC", "false", "false -O2"),
+    ],
+)
+def test_nothing_is_compiled_if_it_is_not_wanted_or_fails(
+    source_tree: Path, monkeypatch: pytest.MonkeyPatch, version: str, name: str, value: str, why: str
+) -> None:
+    monkeypatch.delenv("LEDGERLOG_PURE", raising=False)
+    monkeypatch.setenv(name, value)
+    older = source_tree / hatch_build.BUILT
+    older.write_bytes(b"the module of an older source")
+    data, (warning,) = run_hook(version, source_tree)
+    assert data == {"force_include": {}}
+    assert why in warning or not can_compile()
+    assert older.exists() == (version != "editable")
+    assert len(list(older.parent.iterdir())) == 1 + older.exists()
+
+
+def test_a_module_that_cannot_be_written_is_no_error_of_installing(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    with pytest.raises(hatch_build.CompilingFailed):
+        hatch_build.build(ROOT / hatch_build.SOURCE, place / "_pieces.abi3.so")
 
 
 # --- splitting ------------------------------------------------------------------------------------
