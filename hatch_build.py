@@ -1,15 +1,15 @@
 """The build hook of the compiled part: it compiles ``ledgerlog/wire/_pieces.c`` if that is possible.
 
-Installing never needs a compiler. If there is none, or compiling fails, the wheel is the pure one, and
-ledgerlog uses the same functions in Python. The hook then says so; pip shows it with ``-v``.
+Installing never needs a compiler. If there is no compiler, or compiling fails, the hook prints the reason and
+makes the pure wheel. Then ledgerlog uses the same functions in Python. pip shows the reason only with ``-v``.
 
-It follows these variables of the environment:
+The hook reads these environment variables:
 
 - ``CC`` and ``CFLAGS``: the compiler and more options for it, as usual. Default: ``cc``.
-- ``_PYTHON_HOST_PLATFORM``: the platform of the wheel, as Python's own cross-compilation has it. For example,
+- ``_PYTHON_HOST_PLATFORM``: the platform of the wheel, as in cross-compilations of Python. For example,
   ``CC=aarch64-linux-gnu-gcc _PYTHON_HOST_PLATFORM=linux-aarch64`` builds for arm64 on another machine.
-- ``LEDGERLOG_PURE``: make the pure wheel, if it is set and not empty. An editable installation then removes a
-  compiled module that was built earlier.
+- ``LEDGERLOG_PURE``: if it is set and not empty, the hook makes the pure wheel. An editable installation then
+  removes a compiled module that was built earlier.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # Tests import ``build``, and need no hatchling for that.
+except ImportError:  # Tests import ``build``, and do not need hatchling for it.
     BuildHookInterface = object
 
 SOURCE = "ledgerlog/wire/_pieces.c"
 BUILT = "ledgerlog/wire/_pieces.abi3.so"
 ABI = "cp311-abi3"
-"""The module uses only what CPython promises for 3.11 and every later version."""
+"""The module uses only CPython's stable ABI, which 3.11 and every later version have."""
 
 
 class CompilingFailed(Exception):
-    """There is no compiled module, for the reason that the message says."""
+    """There is no compiled module. The message has the reason."""
 
 
 def find_compiler() -> list[str]:
-    """Return the command that runs the C compiler, which may have options.
+    """Return the command of the C compiler, with the options in ``CC``.
 
     Raises:
-        CompilingFailed: There is none.
+        CompilingFailed: There is no C compiler.
     """
     command = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(command[0]) is None:
@@ -57,7 +57,7 @@ def build(source: Path, target: Path, *options: str) -> None:
 
     Args:
         source: The C file.
-        target: The shared library to make. It is replaced at once, because processes may use the old one.
+        target: The shared library to make. An old one is replaced in one step, because processes may use it.
         options: More options for the compiler.
 
     Raises:

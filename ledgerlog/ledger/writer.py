@@ -650,8 +650,8 @@ class LedgerWriter:
             self._is_resting = False
 
     def _nap_until_idle(self, now: float) -> None:
-        """Have the maintaining task look whether the LAC is to be published, once nothing has happened for a
-        while. As long as the LAC moves, this only defers the look, which costs less than a look."""
+        """Make the maintaining task check soon whether it must publish the LAC. If the LAC moves before that,
+        a new call only delays the check. This costs less than a check."""
         self._nap.deadline = min(self._look_at, now + LAC_PUBLISH_IDLE_S)
 
     def _may_rest(self) -> bool:

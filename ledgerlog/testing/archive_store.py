@@ -7,8 +7,8 @@ Faults:
 
     is_out_of_reach     every request fails
     unmount()           another, empty store answers until ``mount``
-    failing_share       a share of the requests fails: before it has taken effect, after it, or halfway
-    flipping_share      a share of the uploads has a flipped bit
+    failing_share       this share of the requests fails: before, after, or in the middle of their effect
+    flipping_share      this share of the uploads has a flipped bit
     damage(path)        an object is lost, cut, or gets a flipped bit
 
 Import this module only if pyarrow is installed, and before the run begins.
@@ -33,7 +33,7 @@ from ledgerlog.archive import destinations
 __all__ = ["SCHEME", "ArchiveStore"]
 
 SCHEME = "simulated://"
-"""What the URLs of all destinations in the store begin with."""
+"""The beginning of the URL of each destination in the store."""
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class ArchiveStore:
         return self._hidden is not None
 
     def unmount(self) -> None:
-        """Let another store answer, until ``mount`` or ``heal``. It keeps what is written to it."""
+        """Let another store answer, until ``mount`` or ``heal``. It keeps its objects for the next time."""
         if self._hidden is None:
             self._hidden, self.objects = self.objects, self._below
 
@@ -90,7 +90,7 @@ class ArchiveStore:
             self.objects, self._hidden = self._hidden, None
 
     def copy(self, source: str, target: str) -> int:
-        """Copy all objects of a destination to another one, as an operator does. Return how many there were.
+        """Copy all objects of a destination to another one, as an operator does. Return their number.
 
         Args:
             source: The URL of the destination.
@@ -107,7 +107,7 @@ class ArchiveStore:
             del self.objects[path]
 
     def damage(self, path: str) -> str:
-        """Lose an object, cut it, or flip a bit of it. Return what was done."""
+        """Lose an object, cut it, or flip a bit of it. Return the kind of the damage."""
         random, found = self._random, self.objects[path]
         what = random.choice(("lost", "cut", "flipped"))
         self.damaged[path] = None
@@ -166,7 +166,7 @@ class ArchiveStore:
         return sorted(path for path in self.objects if path.rpartition("/")[0] == directory)
 
     def info(self, path: str) -> Any:
-        """Return what pyarrow wants to know about an object, which may not exist."""
+        """Return pyarrow's description of an object. The object need not exist."""
         self._answer()
         found = self.objects.get(path)
         if found is None:
@@ -198,7 +198,11 @@ class ArchiveStore:
         self.objects[path] = _Object(data, self._now_ms())
 
     def _place_in(self, data: bytes) -> int:
-        """Draw a place in an object. How much is drawn does not depend on pyarrow's compression."""
+        """Draw a place in an object.
+
+        Always draw one number. The size of the data depends on pyarrow's compression, and the number of draws
+        must not.
+        """
         return int(self._random.random() * len(data))
 
     def _with_flipped_bit(self, data: bytes) -> bytes:

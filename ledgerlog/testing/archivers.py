@@ -1,26 +1,28 @@
 """The archive in a swarm: jobs that archive every log, give up the bookies' copies at once, and merge files.
 
-Each process runs the production jobs (``ledgerlog.archive.jobs``) on all logs again and again, beside
-writers, readers, truncation and other archiving processes. It also retires the files of deleted logs,
-compacts one log by keys (``keyed``), and now and then moves the whole archive to another destination. All
-destinations are in an object store of the run (``archive_store``). Requests take simulated time, and a killed
-process dies between any two of them. The store has faults of its own (``ARCHIVE_FAULTS``):
+Each process runs the production jobs (``ledgerlog.archive.jobs``) on all logs again and again. Writers,
+readers, truncation and other archiving processes run at the same time. The process also retires the files of
+deleted logs, compacts one log by keys (``keyed``), and sometimes moves the whole archive to another
+destination. All destinations are in an object store of the run (``archive_store``). Requests take simulated
+time. So a killed process may die between any two of them. The store has its own faults (``ARCHIVE_FAULTS``):
 
     archive out of reach        every request fails for a while
-    archive requests fail       a share of the requests fails, before or after it took effect
-    archive uploads damaged     a share of the uploads has a flipped bit
-    archive unmounted           for a while another, empty store answers, as for a mount point without its
-                                disk. At most once in a run, because nobody notices two changes between two
-                                looks; and not while somebody says that the place is the right one
-    archived file damaged       a file is lost, cut or damaged while bookies have copies of all its ledgers,
-                                and no job is at work
+    archive requests fail       some of the requests fail, before, after or in the middle of their effect
+    archive uploads damaged     some of the uploads have a flipped bit
+    archive unmounted           for a while another, empty store answers, as if a disk was not mounted. This
+                                happens at most once in a run, because a job does not notice two changes
+                                between two of its checks. It does not happen while a job accepts the
+                                destination
+    archived file damaged       a file is lost, cut or damaged. This happens only while bookies have copies of
+                                all its ledgers, and while no job runs
 
-Readers find archived records in the files. So the judges of the workloads, which read whole logs, judge the
-archive too. Before they do, a day passes for one more process, which deletes what no record names. And:
+Readers find archived records in the files. At the end, the judges of the workloads read whole logs, so they
+check the archive too. Before that, one more process deletes all files that no record names. A day has passed
+on its clock. These rules are checked:
 
-    ArchiveWhole    each archived file is there, and its content matches its record
-    ArchiveClean    after a day, the archive has no files but those that records name
-    ArchiveListed   the list of archives (``jobs.listing``) has exactly these files
+    ArchiveWhole    each archived file exists, and its content matches its record
+    ArchiveClean    after a day, each file of the archive has a record
+    ArchiveListed   the list of archives (``jobs.listing``) counts exactly the recorded files
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class Archivers:
                         await self._work(client, name, place, accepts=accepts)
                     except ArchiveUnavailable as error:
                         self._world.event("not archived", name, type(error).__name__)
-                        # An operator looks at the place, and says that it is the right one.
+                        # An operator checks the place, and accepts it as the right one.
                         accepts = random.random() < 0.3 and not self._store.is_unmounted
                 if random.random() < 0.3:
                     with self._working():
@@ -236,7 +238,7 @@ class Archivers:
     # --- after it -----------------------------------------------------------------------------
 
     async def clean(self) -> None:
-        """Let a day pass for a process that archives, and check that nothing is left that no record names.
+        """Let a day pass for an archiving process, and check that it leaves no file without a record.
 
         Call it after everything was healed, while no other process archives.
 
@@ -264,12 +266,13 @@ class Archivers:
                         self._count(steps)
                         kept.update({step.file: step.why for step in steps if step.what == "skipped"})
                         if name == LOG:
-                            # Later records of a key hide that an earlier one is lost. Here there are none.
+                            # If an earlier record of a key is lost, later ones hide it. After this, only the
+                            # latest one is left.
                             self._count(await self._compact(client, name, archive.url))
                     self._count(await retire_gone(client.client, archive.url, accept_destination=True))
 
         async with cluster.client(CLEANER):
-            pass  # It exists now, and has a clock.
+            pass  # Now the process exists and has a clock.
         cluster.jump_clock(CLEANER, _DAY_S)
         await retry(self._world, "cleaning the archive", clean)
         async with cluster.client(CLEANER) as client:
@@ -324,7 +327,7 @@ class Archivers:
                     now = await registry.find(record.incarnation, record.ledger_id)
                     if now is not None and now[0] == record and not self._may_be_damaged(record):
                         raise
-                    continue  # A job has merged, moved or retired the file meanwhile.
+                    continue  # Since then, a job has merged, moved or retired the file.
                 self._world.god.checks["ArchiveWhole"] += 1
 
         await retry(self._world, "reading every archived file (ArchiveWhole)", check)
@@ -334,7 +337,7 @@ class Archivers:
         await self._keyed.judge(client)
 
     def _may_be_damaged(self, record: ArchivedFile) -> bool:
-        """Whether a fault has damaged a file, and bookies still have copies of all its ledgers."""
+        """Whether a fault has hit a file, and bookies still have copies of all its ledgers."""
         assert self._store is not None
         tree = self._world.cluster.tree
         is_hit = any(path.endswith(record.name) for path in self._store.damaged)

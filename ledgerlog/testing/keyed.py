@@ -1,18 +1,19 @@
-"""A log of a swarm whose archive is compacted by keys, and a reader that enters the log anywhere.
+"""A log with keys in a swarm. Its archive is compacted by keys, and a reader begins at any of its records.
 
 One process appends records with keys; some of them are tombstones, which delete their key. The seed draws
 how a record shows its key (``archive.core.compaction.parse_key_rule``). The processes of ``archivers``
 archive the log, merge its files, and compact them by this rule. The writer truncates the log now and then. A
-reader begins at the offset, the position or the time of an acknowledged record, and looks what it gets.
+reader begins at the offset, the position and the time of an acknowledged record, and checks the records that
+it gets.
 
-What must hold, meanwhile and in the end:
+These rules must hold during the run and at its end:
 
-    KeyedLatest     the latest record of each key is there, unless it is a tombstone. A record is missing only
-                    if it is truncated, if it is a tombstone, or if a later record has its key
+    KeyedLatest     the latest record of each key is in the log, unless it is a tombstone. A record is missing
+                    only if it is truncated, if it is a tombstone, or if a later record has its key
     KeyedGone       if a tombstone is dropped, no earlier record of its key is left
-    KeyedAsSent     each record is the one that was acknowledged at its offset, with its key and headers. None
-                    is there that was refused, or twice
-    KeyedEntry      a read begins with the record that it was asked for, if that is still there
+    KeyedAsSent     each record is the one that was acknowledged at its offset, with its key and headers. The
+                    log has no refused record, and no record twice
+    KeyedEntry      if a read should begin with a record, and the record still exists, the read begins with it
 """
 
 from __future__ import annotations
@@ -148,12 +149,13 @@ class KeyedLog:
             try:
                 await self._enter(client, random.choice(known))
             except InvalidArgument as error:
-                world.god.violate("KeyedEntry", f"the log does not know where to begin: {error}")
+                world.god.violate("KeyedEntry", f"the log cannot find the start: {error}")
             except LedgerLogError as error:
                 world.event("keyed log not read", type(error).__name__)
 
     async def _enter(self, client: Cluster, wanted: _Sent) -> None:
-        """Read from a record on, in one of the ways to say so."""
+        """Read from a record on: from its offset, from its position, and from the time of the first record
+        found."""
         random, ack = self._random, wanted.ack
         assert ack is not None
         assert ack.position is not None
@@ -184,13 +186,13 @@ class KeyedLog:
         return found
 
     def _check_begin(self, sent: _Sent, offset: int, found: list[Record]) -> None:
-        """Check that a read begins with a record or before it, or that the record may be gone."""
+        """Check that a read begins with a record or an earlier one, unless the record may be gone."""
         if not (found and found[0].offset <= offset) and not self._may_be_gone(sent, offset):
             self._world.god.violate("KeyedEntry", f"a read from {sent} begins with {found[:1]}")
         self._world.god.checks["KeyedEntry"] += 1
 
     def _may_be_gone(self, sent: _Sent, offset: int) -> bool:
-        """Whether a record may be missing by now."""
+        """Whether a record may already be missing."""
         if offset < self._truncation_asked or sent.is_tombstone:
             return True
         later = self._sent[self._sent.index(sent) + 1 :]
@@ -228,7 +230,7 @@ class KeyedLog:
         async def read() -> None:
             log = await client.open_log(LOG)
             async with log.writer():
-                pass  # A takeover recovers records that are acknowledged, but not shown to readers yet.
+                pass  # A takeover recovers acknowledged records that readers do not see yet.
             async with log.read() as records:
                 reads.append([record async for record in records])
 
@@ -243,7 +245,7 @@ class KeyedLog:
         if len(offsets) < len(found):
             god.violate("KeyedAsSent", "a record is there twice")
         if base > self._truncation_asked:
-            god.violate("KeyedLatest", f"the log begins at {base}; {self._truncation_asked} was asked")
+            god.violate("KeyedLatest", f"the log begins at {base}, above {self._truncation_asked}")
         for number, sent in enumerate(self._sent):
             if sent.ack is None or sent.ack.offset < base or number in offsets:
                 continue

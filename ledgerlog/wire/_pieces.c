@@ -1,10 +1,10 @@
 /* The compiled twin of a function of ledgerlog/wire/pieces.py: the CRC-32C of each piece of joined bytes.
 
-   It knows no format and no rule: the caller gives the value that each CRC starts from. pieces.py says what
-   this module must return, and has the same function in Python; tests/unit/test_pieces.py compares them.
+   It knows no format and no rule: the caller gives the value from which each CRC starts. pieces.py defines the
+   result, and has the same function in Python; tests/unit/test_pieces.py compares them.
 
-   Lengths come from the network. No byte is read before its piece is known to lie within the data, and each
-   length is read once, because another thread may change the array meanwhile. */
+   Lengths come from the network. Before a byte is read, it is certain that its piece lies within the data.
+   Each length is read once, because another thread may change the array meanwhile. */
 
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -57,7 +57,8 @@ STEP_1(uint32_t crc, uint8_t byte)
 /* The same number as in pieces.py, which says when to raise it. */
 #define CONTRACT 1
 
-/* From so many bytes on, other threads may run meanwhile. Below, changing threads costs more than the CRC. */
+/* For at least this many bytes, other threads may run meanwhile. For fewer, the change of threads costs more
+   than the CRC. */
 #define UNLOCKED_BYTES (1 << 20)
 
 /* The largest number of bytes that one of three streams takes; see crc_hardware. */
@@ -110,7 +111,8 @@ crc_by_tables(uint32_t state, const uint8_t *data, size_t size)
 
 #if HAS_HARDWARE
 
-/* zeros_*[n][b]: the state after LONG_BYTES or SHORT_BYTES of zeros, from a state that has only byte n, b. */
+/* zeros_*[n][b]: the state after LONG_BYTES or SHORT_BYTES of zeros, if byte n of the state was b and the
+   others were 0. */
 static uint32_t zeros_long[4][256], zeros_short[4][256];
 
 static void

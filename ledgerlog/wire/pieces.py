@@ -1,12 +1,13 @@
 """Joined bytes: split them into their pieces, or compute the CRC-32C of each piece.
 
-The payloads of a frame, the records of a batch and the pages of a journal's block are such pieces. The
-checksums of all pieces are computed together. This is most of what a bookie does with the bytes of a small
-entry, so the function exists twice, with the same results:
+Such pieces are the payloads of a frame, the records of a batch and the pages of a journal's block. One
+function computes the checksums of all pieces together. For small entries, this is most of the work that a
+bookie does with their bytes. So the function exists twice, with the same results:
 
-- ``_pieces.c``, if it was compiled when ledgerlog was installed. It takes 0.01 µs for a piece of 100 bytes.
-- Python over C iterators, otherwise. It takes 0.2 to 0.5 µs. The environment variable ``LEDGERLOG_PURE``
-  chooses it, too, if it is set and not empty.
+- in C (``_pieces.c``). It is used if it was compiled when ledgerlog was installed. It takes 0.01 µs for a
+  piece of 100 bytes;
+- in Python, over C iterators. It is used otherwise, and if the environment variable ``LEDGERLOG_PURE`` is set
+  and not empty. It takes 0.2 to 0.5 µs.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ __all__ = ["IS_COMPILED", "each_piece", "piece_checksums", "split_pieces"]
 
 _MASK = 0xFFFFFFFF
 _PIECE_BYTES = 32 * KIB
-"""How many bytes ``each_piece`` splits at a time. A larger value would not be faster. The allocator keeps
-freed memory of this size, instead of giving it back to the system for each frame."""
+"""How many bytes ``each_piece`` splits at a time. A larger value would not be faster. If memory of this size
+is freed, the allocator keeps it. So it does not ask the system for memory at each frame."""
 
 
 def piece_checksums_in_python(
@@ -49,15 +50,15 @@ def piece_checksums_in_python(
     """Return the CRC-32C of each piece.
 
     Args:
-        seeds: What each CRC starts from. A number is the seed of the first piece, and the seed of each
-            following piece is one more, modulo 2**32.
+        seeds: The value from which each CRC starts. If it is a number, it is the seed of the first piece, and
+            the seed of each following piece is one more, modulo 2**32.
         data: The joined pieces.
         lengths: The length of each piece, as an array of unsigned 32-bit numbers.
-        pieces: The pieces themselves, if you have them. This saves the Python function from splitting.
+        pieces: The pieces themselves, if you have them. Then the Python function need not split the data.
 
     Raises:
         ValueError: The lengths do not add up to the size of ``data``, there are not as many seeds as lengths,
-            or the seed is no unsigned 32-bit number.
+            or the seed is not an unsigned 32-bit number.
     """
     count = len(lengths)
     starts: Iterable[int]
@@ -82,7 +83,7 @@ def piece_checksums_compiled(
     lengths: array[int],
     pieces: Iterable[bytes] | None = None,
 ) -> array[int]:
-    """Return what ``piece_checksums_in_python`` returns, by the compiled function."""
+    """Return the same as ``piece_checksums_in_python``, with the compiled function."""
     return array("I", _pieces.piece_checksums(seeds, data, lengths))
 
 
@@ -103,8 +104,8 @@ def split_pieces(data: bytes | memoryview, lengths: array[int]) -> list[bytes]:
 
 
 def each_piece(data: bytes | memoryview, lengths: array[int]) -> Iterable[bytes]:
-    """Return what ``split_pieces`` returns, but split only a few pieces at a time. If you look at each piece
-    once and keep none, the memory that this takes does not grow with the data."""
+    """Return the same pieces as ``split_pieces``, but split only a few of them at a time. If you look at each
+    piece once and keep none, the memory for this does not grow with the data."""
     if len(lengths) == 1:
         return (bytes(data),)
     view = memoryview(data)
