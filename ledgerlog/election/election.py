@@ -219,7 +219,9 @@ class Election:
         Cancelling: while it waits, this process withdraws from the election.
         """
         if self._is_standing:
-            raise InvalidArgument(f"{self!r} is standing for election already; make another Election")
+            raise InvalidArgument(
+                f"{self!r} is standing for election already; make another Election for another candidate"
+            )
         self._is_standing = True
         self._core.is_strict = strict
         stand = _Stand(self._client, self._name, self._candidate, self._core, self._listen)
@@ -292,7 +294,8 @@ class _Stand:
         self._server: BeatServer | None = None
         self._is_left = False
         """Whether this call is over: it begins no more work, and ignores the results of requests under way.
-The core then belongs to the next call.
+
+        The core then belongs to the next call.
         """
         self.scope = trio.CancelScope()
         """Cancelled when the leadership is over."""

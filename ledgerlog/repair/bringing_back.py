@@ -123,9 +123,7 @@ async def bring_back(
     of_logs: dict[int, list[HeldOnly]] = {}
     for ledger in check.forgotten:
         if ledger.incarnation is None:
-            left.append(
-                LeftOut(ledger.ledger_id, None, "the metadata does not have the log that it was made for")
-            )
+            left.append(LeftOut(ledger.ledger_id, None, "it was not made for a log in the metadata"))
         else:
             of_logs.setdefault(ledger.incarnation, []).append(ledger)
     for incarnation, forgotten in of_logs.items():
