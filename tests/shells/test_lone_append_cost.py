@@ -41,9 +41,9 @@ SLACK = 0.5
 """Allowed for other work of the process, for each append: registrations, and a message that came in two
 pieces."""
 BOOKIE_CALLS = 260
-"""The most Python and C calls of an add on a bookie, those of the event loop included."""
+"""The maximum of Python and C calls of an add on a bookie, including the calls of the event loop."""
 CALLS_IN_ONE_PROCESS = 1_350
-"""The same of an append on its writer and three bookies together."""
+"""The maximum of calls of an append on its writer and three bookies together."""
 
 _SYSTEM_CALLS = {
     "poll": "epoll_wait",
@@ -89,8 +89,8 @@ class Cost(trio.abc.Instrument):
 
     @property
     def calls_of_an_append(self) -> int:
-        """How many calls an append took. The least counts: others include work that goes by the clock. On a
-        busy machine most appends take so long that they do."""
+        """How many calls an append took. The lowest number counts, because the others include work of timers.
+        On a busy machine, most appends take so long that timers run."""
         return min(after - before for before, after in pairwise(self.calls_at))
 
 

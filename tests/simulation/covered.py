@@ -1,9 +1,9 @@
 """``python -m tests.simulation.covered [--seeds 0:20] [--full] [--all] [--missing]``: what the seeds of the
 simulator run of the product, room by room.
 
-A fault in code that no seed reaches is found by no seed. This command runs seeds under coverage.py and prints
-a line for each room: how many of its lines ran. Only lines in functions count, because a mere import runs the
-others. Functions that no simulation can run do not count either: ``EXCLUDED`` names them, with the reasons.
+No seed can find a fault in code that no seed runs. This command runs seeds under coverage.py. For each room,
+it prints how many of its lines ran. Only lines in functions count, because an import alone runs the others.
+Functions that no simulation can run do not count either: ``EXCLUDED`` names them, with the reasons.
 With ``--all`` each seed has all features (``ledgerlog.testing.features``), not only those that it
 draws. With ``--missing`` it also prints, for each file, the lines that did not run. It needs the package
 ``coverage``, and takes two or three times as long as the seeds do without it.
@@ -98,8 +98,8 @@ EXCLUDED: dict[str, dict[str, str]] = {
         "_sync": _REAL,
     },
 }
-"""What no simulation can run, so it counts in no room: for each file, functions and the reason. ``*`` is the
-whole file."""
+"""The functions that no simulation can run, for each file, with the reasons. They count in no room. ``*`` is
+the whole file."""
 
 
 @attrs.frozen
@@ -112,7 +112,7 @@ class Covered:
 
 
 def files_of(room: str) -> list[Path]:
-    """Return the files of a room. AssertionError: a pattern has none, because a file was renamed."""
+    """Return the files of a room. AssertionError: a pattern matches no file, because a file was renamed."""
     found: dict[Path, None] = {}
     for pattern in ROOMS[room]:
         paths = sorted(ROOT.glob(pattern))
@@ -155,7 +155,7 @@ def lines_in_functions(source: str, excluded: Collection[str] = ()) -> set[int]:
 
 
 def covered(coverage: Coverage, path: Path) -> Covered:
-    """Return what ran of a file."""
+    """Return which lines of a file ran."""
     _, statements, _, missing, _ = coverage.analysis2(str(path))
     excluded = EXCLUDED.get(str(path.relative_to(ROOT)), {})
     counting = lines_in_functions(path.read_text(), excluded).intersection(statements)
@@ -163,7 +163,7 @@ def covered(coverage: Coverage, path: Path) -> Covered:
 
 
 def table(coverage: Coverage) -> Iterator[tuple[str, list[Covered]]]:
-    """Return what ran of each room."""
+    """Return which lines of each room ran."""
     for room in ROOMS:
         yield room, [covered(coverage, path) for path in files_of(room)]
 

@@ -1,4 +1,4 @@
-"""The object store of a swarm, and what the swarm does with an archive in it."""
+"""The object store of a swarm, and the archive of a swarm in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of the peers: its protocol with a client, its table, and what it says of a missing program."""
+"""The bench of the peers: its protocol with a client, its table, and its message about a missing program."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Joined bytes: splitting, and one contract for the twins that compute the CRC-32C of each piece.
 
-The compiled twins are compiled here, from the source, if there is a C compiler: with the processor's
-instruction for CRC-32C, and by tables as on processors without it. So these tests do not depend on what is
-installed, nor on ``LEDGERLOG_PURE``.
+If there is a C compiler, these tests compile the C twin twice: with the processor's instruction for CRC-32C,
+and with tables, as for processors without this instruction. So the tests do not depend on the installation or
+on ``LEDGERLOG_PURE``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Twin = Callable[..., "array[int]"]
 
 piece_lists = st.one_of(
     st.lists(st.binary(max_size=40), max_size=30),
-    # Equal sizes, and sizes around those at which a twin works in another way.
+    # Pieces of equal size. Around some of these sizes, a twin takes another path.
     st.tuples(st.sampled_from([0, 1, 7, 8, 767, 768, 769, 3_071, 3_072, 4_096]), st.integers(1, 9)).flatmap(
         lambda each: st.lists(
             st.binary(min_size=each[0], max_size=each[0]), min_size=each[1], max_size=each[1]
@@ -96,7 +96,7 @@ def checksums_one_by_one(seed: int, parts: list[bytes]) -> list[int]:
 
 
 def test_a_piece_has_the_checksum_of_the_standard(twin: Twin) -> None:
-    # RFC 3720, B.4, and the check value of the catalogues.
+    # From RFC 3720, B.4, and the check value of catalogues of CRCs.
     for data, expected in (
         (bytes(32), 0x8A9136AA),
         (b"\xff" * 32, 0x62A8AB43),
@@ -204,7 +204,7 @@ def test_the_compiled_twin_keeps_no_buffer(twin: Twin) -> None:
         twin(array("I"), data, lengths)
     with pytest.raises(TypeError):
         twin(seeds, data, None)
-    data.append(1)  # These raise BufferError if somebody still uses the buffer.
+    data.append(1)  # These raise BufferError if the buffer is still in use.
     lengths.append(1)
     seeds.append(1)
 
@@ -213,8 +213,8 @@ def test_the_compiled_twin_keeps_no_buffer(twin: Twin) -> None:
 
 
 def used_with(pure: str | None, *, first: str = "") -> str:
-    """Return which twin an interpreter of its own uses, with this value of ``LEDGERLOG_PURE``. It runs the
-    code ``first`` before it imports the twins."""
+    """Return whether a new interpreter uses the compiled twin, with this value of ``LEDGERLOG_PURE``. It runs
+    the code ``first`` before it imports the twins."""
     environment = {name: value for name, value in os.environ.items() if name != "LEDGERLOG_PURE"}
     if pure is not None:
         environment["LEDGERLOG_PURE"] = pure

@@ -1,11 +1,11 @@
 """``python -m tests.bench.peers [NAME ...]``: the same load on ledgerlog and on its peers, in one run.
 
-Each system has three servers on this machine. In each round every system is started, runs all loads and is
-stopped, so all meet the same conditions of the machine. The table has the medians of the rounds. CPU is that
-of the client and all servers. A peer whose programs cannot be had is named and left out. Compare only figures
-of one run.
+Each system has three servers on this machine. In each round, the command starts every system, runs all loads
+and stops the system. So all systems meet the same conditions of the machine. The table has the medians of the
+rounds. CPU is the CPU time of the client and all servers. If the command cannot get the programs of a peer,
+it prints the reason and leaves the peer out. Compare only figures of one run.
 
-Exit 0: all systems that could be had were measured. Exit 1: one of them failed. Exit 2: wrong usage.
+Exit 0: all other systems were measured. Exit 1: one of them failed. Exit 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="; ".join(s.name for s in SYSTEMS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long each load is measured")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of each load that are measured")
     parser.add_argument(
-        "--warm-up", type=float, default=30.0, help="seconds of each load before that, for JVMs"
+        "--warm-up", type=float, default=30.0, help="seconds of each load before that, for the peers"
     )
     parser.add_argument("--directory", type=Path, help="where the servers write; default: a temporary one")
     parser.add_argument("--programs", type=Path, default=_PROGRAMS, help="where the programs are built")

@@ -1,7 +1,7 @@
-"""Gets the programs of the peers: Maven fetches BookKeeper, Go fetches NATS and etcd, Redis has to be there.
+"""Gets the programs of the peers: Maven fetches BookKeeper, Go NATS and etcd. Redis must be installed.
 
-The programs and our clients for them (``bookkeeper/``, ``go/``) are built in a directory of their own. A
-second run builds nothing, unless the sources have changed.
+The programs and our clients for them (``bookkeeper/``, ``go/``) are built in a separate directory. A second
+run builds nothing, unless our sources have changed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _BUILD_S = 1800.0
 
 
 class NotHere(Exception):
-    """A peer cannot be run on this machine. The message says what is missing."""
+    """A peer cannot run on this machine. The message has the reason."""
 
 
 def program(name: str, package: str) -> str:
-    """Return the path of an installed program. NotHere: it is not installed."""
+    """Return the path of an installed program. NotHere: the program is not installed."""
     found = shutil.which(name)
     if found is None:
         raise NotHere(f"the program {name} is not installed (Debian's package {package} has it)")
@@ -31,7 +31,7 @@ def program(name: str, package: str) -> str:
 
 
 def bookkeeper_classes(directory: Path) -> str:
-    """Build our client of BookKeeper; return the class path with the client and BookKeeper's server."""
+    """Build our client for BookKeeper. Return the class path with the client and BookKeeper's server."""
     maven, place = program("mvn", "maven"), directory / "bookkeeper"
     if _needs_build(_SOURCES / "bookkeeper", place):
         _build(place, maven, "--quiet", "--batch-mode", "package", "dependency:copy-dependencies")
@@ -40,9 +40,9 @@ def bookkeeper_classes(directory: Path) -> str:
 
 
 def go_programs(directory: Path) -> Path:
-    """Build the servers of NATS and etcd and our client of the two and of Redis; return their directory.
+    """Build the servers of NATS and etcd, and our client for NATS, etcd and Redis. Return their directory.
 
-    The programs are ``nats-server``, ``etcd`` and ``load``."""
+    The programs are ``nats-server``, ``etcd`` and ``load`` (the client)."""
     go, place = program("go", "golang-go"), directory / "go"
     if _needs_build(_SOURCES / "go", place):
         for name, package in (
@@ -56,7 +56,7 @@ def go_programs(directory: Path) -> Path:
 
 
 def _needs_build(sources: Path, place: Path) -> bool:
-    """Whether the sources have changed since the last build. If so, they are copied to ``place``."""
+    """Whether our sources have changed since the last build. If so, copy them to ``place``."""
     stamp = place / "built"
     if stamp.exists() and stamp.read_text() == _digest(sources):
         return False

@@ -1,9 +1,9 @@
 """The systems that ``python -m tests.bench.peers`` measures: three servers each, on this machine.
 
-An open system has its servers running. It runs loads and says what they cost. The client is a process of its
-own, and its CPU time counts like that of the servers. The clients of the peers tell on their standard output
-where they are: ``begin`` when the warm-up is over, ``end`` with the figures as JSON. Then they stay until
-their standard input ends, so that their CPU time can be read.
+An open system has its servers running. It runs loads and returns their figures. The client is a separate
+process. Its CPU time counts like the CPU time of the servers. The clients of the peers print ``begin`` when
+the warm-up is over, and ``end`` with the figures as JSON when the load is over. Then they wait until their
+standard input ends, so that their CPU time can be read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Times:
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """What one run of a load gave. CPU is that of the client and all servers, for each record."""
+    """The figures of one run of a load. CPU is that of the client and all servers, for each record."""
 
     records_per_s: float
     p50_ms: float
@@ -67,7 +67,7 @@ class Figures:
 
 
 class Open(Protocol):
-    """A system that serves."""
+    """A system whose servers run."""
 
     async def run(self, loads: Sequence[Load], times: Times) -> list[Figures]:
         """Run the loads one after the other."""
@@ -81,8 +81,8 @@ class System:
     name: str
     title: str
     get: Callable[[Path], Callable[[Path], AbstractAsyncContextManager[Open]]]
-    """Gets the programs, in a directory for them, and returns a function that opens the system in another
-    directory. NotHere: the programs cannot be had."""
+    """Gets the programs, in the directory that it is called with. Returns a function that opens the system in
+    another directory. NotHere: it cannot get the programs."""
 
 
 # --- our own ------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ async def _open_ours(directory: Path) -> AsyncIterator[Open]:
 
 @attrs.frozen
 class Peer:
-    """Servers that run, and the command of a client."""
+    """Running servers, and the command of a client."""
 
     children: ChildProcesses
     servers: Sequence[Child]
@@ -181,7 +181,7 @@ class Peer:
 
 
 async def _words(client: Child) -> AsyncGenerator[tuple[str, str], None]:
-    """Give the first word of each line that the client prints, and the rest of the line."""
+    """Yield the first word of each line that the client prints, and the rest of the line."""
     assert client.stdout is not None
     text = ""
     async for chunk in client.stdout:
