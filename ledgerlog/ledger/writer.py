@@ -531,7 +531,7 @@ class LedgerWriter:
                 self._progress_callback()
         if core.failure is not None:
             self._wake.set()  # A closing write is wanted.
-        if self._closers and (core.is_drained or core.failure is not None):
+        if self._closers and core.is_drained:
             self._drained.unpark_all()
         if self._room and self.has_room:
             self._room.unpark_all()

@@ -285,7 +285,11 @@ MUTANTS = (
         "a_lost_answer_is_taken_for_yes",
         "rule 14",
         "LedgerRegistry.attempt.write",
-        "stored = await self.find(wanted.ledger_id)",
+        """
+        stored = await self.find(wanted.ledger_id)
+        if stored is None or stored[1] != intent.version:
+            return stored or (None, 0)
+        """,
         "return wanted, intent.version + 1",
         f"{_TEST_CLOSING}::test_a_lost_answer_to_the_closing_write_is_found_out",
         f"{_TEST_CLOSING}::test_a_lost_answer_to_an_ensemble_change_is_found_out",
@@ -299,11 +303,19 @@ MUTANTS = (
         f"{_TEST_RULES}::test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_replica_that_is_behind",
     ),
     mutant(
+        "a_lac_that_moves_defers_the_look_at_the_members",
+        "A.1",
+        "LedgerWriter._nap_until_idle",
+        "min(self._look_at, now + LAC_PUBLISH_IDLE_S)",
+        "now + LAC_PUBLISH_IDLE_S",
+        "tests/shells/test_client_ensemble.py::test_a_busy_writer_also_tries_a_bookie_that_refused_again",
+    ),
+    mutant(
         "an_idle_writer_looks_at_the_clock",
         "idle",
         "LedgerWriter._next_look_s",
         "return _REST_S",
-        "return _LOOK_S",
+        "return LOOK_S",
         "tests/shells/test_idle_writers.py::test_writers_that_idle_for_minutes_hardly_wake_up",
     ),
     mutant(

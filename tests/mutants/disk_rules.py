@@ -354,7 +354,7 @@ MUTANTS = (
         "D27.13",
         "identity.establish_identity",
         "await _mark_loss(store, directory)",
-        "directory.is_rolled_back = True",
+        "must_mark = True",
         f"{_STARTS}::test_a_start_that_is_killed_at_any_step_and_killed_again_loses_nothing"
         "[of_a_rolled_back_directory-few]",
         also=(
@@ -363,7 +363,7 @@ MUTANTS = (
                 "return await count_generation(store, directory, here, node, fresh.generation_token)",
                 """
                 counted = await count_generation(store, directory, here, node, fresh.generation_token)
-                if getattr(directory, "is_rolled_back", False):
+                if locals().get("must_mark"):
                     await _mark_loss(store, directory)
                 return counted
                 """,

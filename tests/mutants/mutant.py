@@ -16,7 +16,7 @@ another module:
 A symbol is a function, a class, a module-level name or a module. Write as much of its dotted name as makes it
 the only one in the product: ``Replication.negative_quorum`` if there is one class of that name,
 ``quorum.Replication`` if there are two. An empty replacement removes the statements. A mutant is *stale* if
-its symbol or its pattern is gone, or is there twice.
+its symbol or its pattern is gone or is there twice, or if it uses a name that its module does not define.
 
 Two kinds of answers are wanted (``Mutant.equivalent`` tells which):
 
@@ -29,6 +29,8 @@ Two kinds of answers are wanted (``Mutant.equivalent`` tells which):
 from __future__ import annotations
 
 import ast
+import builtins
+import symtable
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -87,9 +89,11 @@ class Mutant:
             for each in sorted(in_file, key=lambda each: each.start, reverse=True):
                 text = text[: each.start] + each.new + text[each.end :]
             try:
-                compile(text, file, "exec", dont_inherit=True)
+                unknown = _unknown_names(text, file)
             except SyntaxError as cause:
                 raise Stale(f"{self.name}: {file} does not compile with this change: {cause}") from cause
+            if unknown:
+                raise Stale(f"{self.name}: {file} does not define {', '.join(sorted(unknown))}")
             texts[file] = text
         return texts
 
@@ -113,6 +117,23 @@ def equivalent(
 ) -> Mutant:
     """A mutant that nothing can notice. ``tests`` are those that look hardest."""
     return Mutant(name, rule, (Change(symbol, old, new), *also), tests, because)
+
+
+def _unknown_names(text: str, file: str) -> set[str]:
+    """The global names that a module uses and does not define. The first use of one ends any test."""
+    compile(text, file, "exec", dont_inherit=True)
+    module = symtable.symtable(text, file, "exec")
+    defined = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
+    defined.update(dir(builtins), ("__file__",))
+    used: set[str] = set()
+    tables = [module]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for each in table.get_symbols():
+            if each.is_global() or table is module:
+                (defined if each.is_declared_global() else used).add(each.get_name())
+    return used - defined
 
 
 # --- finding the place ----------------------------------------------------------------------------

@@ -380,6 +380,18 @@ async def test_without_a_spare_a_bookie_that_refuses_is_tried_again_but_not_in_a
         assert await copies(client, writer.ledger_id) == ([], [])
 
 
+async def test_a_busy_writer_also_tries_a_bookie_that_refused_again(clock: MockClock) -> None:
+    # The LAC never rests long enough to be published without entries.
+    async with open_cluster(3) as cluster, cluster.client() as client, loaded(cluster, client, R332) as load:
+        full = ensemble(cluster, load.writer)[0]
+        full.set_read_only(True)
+        await eventually(lambda: full.node.server.counts["adds_refused"] > 0)
+        await trio.sleep(0.1)  # Now it has refused everything that was under way.
+        refused = full.node.server.counts["adds_refused"]
+        await eventually(lambda: full.node.server.counts["adds_refused"] > refused, timeout_s=3)
+        full.set_read_only(False)
+
+
 async def test_a_bookie_that_is_overloaded_for_a_moment_loses_no_entry(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -832,6 +832,13 @@ async def test_large_frames_take_turns(machine: Machine, monkeypatch: pytest.Mon
         assert sorted(done) == [2, 3, 4, 5]
 
 
+async def test_a_reply_that_is_sent_at_once_takes_up_no_room_any_more(machine: Machine) -> None:
+    async with machine.bookie() as bookie:
+        client = await filled(bookie, 3, size=1_000)
+        await client.read(L, 0, 2)
+        assert figures(await client.ask(Kind.INFO))["reply_bytes"] == 0
+
+
 async def test_replies_of_all_connections_together_are_bounded(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -880,6 +887,27 @@ async def test_a_bookie_that_stops_answers_what_was_begun(machine: Machine) -> N
     async with machine.bookie() as bookie:
         _, entries = await (await bookie.client()).read(L, 0, 9)
         assert len(entries) == 5
+
+
+async def test_a_bookie_that_stops_waits_only_until_what_it_took_is_durable(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    disk = FaultyDisk()
+    machine = Machine(disk=disk)
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        disk.faults.append(gate := Gate("write_sync"))
+        await client.add(L, 0, [b"x"])
+        await trio.testing.wait_all_tasks_blocked()
+        begun = trio.current_time()
+
+        async def sync() -> None:
+            await trio.sleep(limits.BOOKIE_DRAIN_S / 2)
+            gate.open()
+
+        nursery.start_soon(sync)
+    assert trio.current_time() - begun == pytest.approx(limits.BOOKIE_DRAIN_S / 2)
+    await client.acknowledged(1)
 
 
 async def test_a_client_that_cannot_be_finished_does_not_hold_up_the_end(
