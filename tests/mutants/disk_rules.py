@@ -260,6 +260,14 @@ MUTANTS = (
         "test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowledged",
     ),
     mutant(
+        "a_batch_fails_because_another_removed_the_ballast",
+        "storage",
+        "PatientIndex.write",
+        "if is_last_try:\n    raise",
+        "if is_last_try or not await self._ballast._held():\n    raise",
+        f"{_FULL_TEST}::test_a_batch_is_tried_again_if_the_stop_removed_the_ballast_meanwhile",
+    ),
+    mutant(
         "of_what_mends_a_long_run_only_the_beginning_is_stored",
         "rule 8",
         "read_repair._cut",

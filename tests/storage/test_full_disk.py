@@ -23,6 +23,7 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from bookie.storage.index.kinds import StoredIndexes
+from bookie.storage.index.patient import PatientIndex
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import KIB, MIB
@@ -216,6 +217,34 @@ async def test_large_files_leave_what_the_index_needs() -> None:
     await ballast.check(BALLAST)
     with pytest.raises(DiskFull):
         await ballast.check(BALLAST + 1)
+
+
+async def test_a_batch_is_tried_again_if_the_stop_removed_the_ballast_meanwhile() -> None:
+    disk = MemoryDisk()
+    disk.capacity_bytes = MIB
+    await disk.make_directory("b")
+    ballast = Ballast(disk, "b", BALLAST)
+    await ballast.restore()
+    disk.files["others"] = bytearray(MIB - BALLAST)
+    tries = 0
+
+    class Inner(BoundIndex):
+        async def write(self, rows: Sequence[Change]) -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                await super().write(rows)
+            except DiskFull:
+                await ballast.make_way_for_good()  # As the stop does in another task.
+                raise
+
+    index = PatientIndex(Inner("index", disk), ballast, retry_s=1.0)
+    await index.write([(b"key", b"value")])
+    assert (tries, index.get_now(b"key")) == (2, b"value")
+    disk.files["others"] += bytes(BALLAST)
+    with pytest.raises(DiskFull):
+        await index.write([(b"key", b"another")])
+    assert tries == 4
 
 
 async def test_what_was_left_of_the_ballast_is_made_whole_when_there_is_plenty() -> None:

@@ -154,8 +154,8 @@ class Ballast:
         if free < size // 2:
             raise DiskFull(f"{free} bytes are free in {self._directory}: too few for the index")
 
-    async def give_up(self, why: str) -> bool:
-        """Remove the ballast. Return False if there is none."""
+    async def give_up(self, why: str) -> None:
+        """Remove the ballast if there is one. ``why`` goes to the log."""
         is_held = False
         async with self._lock:
             for path in (self._path, self._fresh):
@@ -165,7 +165,6 @@ class Ballast:
         if is_held:
             self._was_given_up = True
             logger.warning("%s was given up: %s", self._path, why)
-        return is_held
 
     async def restore(self) -> None:
         """Take the whole ballast if some of it is missing and twice its size is free."""

@@ -70,6 +70,7 @@ class PatientIndex:
             return await self._inner.scan(start, stop, floor=floor, limit=limit)
 
     async def write(self, rows: Sequence[Change]) -> None:
+        is_last_try = False
         while True:
             try:
                 if self.is_patient:
@@ -78,9 +79,12 @@ class PatientIndex:
                     await self._inner.write(rows)
             except DiskFull as full:
                 if not self.is_patient:
-                    if await self._ballast.give_up(str(full)):
-                        continue
-                    raise
+                    if is_last_try:
+                        raise
+                    # Try again even if the stop itself, or another batch, has just removed the ballast.
+                    await self._ballast.give_up(str(full))
+                    is_last_try = True
+                    continue
                 self._set_stuck(True, full)
                 await trio.sleep(self._retry_s)
             except OutOfDescriptors as none_left:
