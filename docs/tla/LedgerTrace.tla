@@ -1,23 +1,9 @@
 ----------------------------- MODULE LedgerTrace -----------------------------
 (***************************************************************************)
-(* Whether recorded runs of the program are behaviours of Ledger.tla.      *)
-(*                                                                         *)
-(* `python -m tests.tla` writes the module Recorded with the runs. A run is*)
-(* a sequence of steps. Each names the action of Ledger.tla that it must   *)
-(* be, with all arguments (ev, c, ...), exactly the messages that it sends *)
-(* (out), and what the program's state is after it (see). So at each point *)
-(* of a run at most one step is possible. If none is, the run is refused,  *)
-(* and TLC prints where.                                                   *)
+(* Whether recorded runs of the program are behaviours of Ledger.tla; see  *)
+(* Following.tla.                                                          *)
 (***************************************************************************)
-EXTENDS Ledger, Recorded, TLC
-
-CONSTANT
-    Explains   \* whether a run that is refused is to say why; without it TLC takes half the time
-
-VARIABLES
-    run,       \* which of the recorded runs this is
-    at,        \* the next step
-    verdict    \* "", "accepted" or "refused"
+EXTENDS Ledger, Following
 
 traceVars == <<vars, run, at, verdict>>
 
@@ -87,19 +73,11 @@ Sees(what) ==
 
 SeesAll(see) == \A i \in 1..Len(see) : Sees(see[i])
 
-Steps == Runs[run]
-
 Step ==
-    /\ verdict = "" /\ at <= Len(Steps)
+    /\ Advances
     /\ LET s == Steps[at] IN Does(s) /\ Sends(s.out) /\ SeesAll(s.see)
-    /\ at' = at + 1
-    /\ UNCHANGED <<run, verdict>>
 
-Accept ==
-    /\ verdict = "" /\ at = Len(Steps) + 1
-    /\ PrintT(<<"accepted", run>>)
-    /\ verdict' = "accepted"
-    /\ UNCHANGED <<vars, run, at>>
+Accept == IsAccepted /\ UNCHANGED vars
 
 (* Why a step is refused: what the module says instead, as far as it allows the action at all. *)
 Why(s) ==
@@ -107,17 +85,9 @@ Why(s) ==
     ELSE IF ~ENABLED (Does(s) /\ Sends(s.out)) THEN "other messages"
     ELSE "another state"
 
-Refuse ==
-    /\ Explains
-    /\ verdict = "" /\ at <= Len(Steps)
-    /\ ~ENABLED Step
-    /\ PrintT(<<"refused", run, at, Why(Steps[at])>>)
-    /\ verdict' = "refused"
-    /\ UNCHANGED <<vars, run, at>>
+Refuse == Explains /\ IsOnItsWay /\ ~ENABLED Step /\ IsRefused(Why(Steps[at])) /\ UNCHANGED vars
 
-TraceInit ==
-    /\ Init
-    /\ run \in 1..Len(Runs) /\ at = 1 /\ verdict = ""
+TraceInit == Init /\ AtBeginning
 
 TraceNext == Step \/ Accept \/ Refuse
 
