@@ -1,9 +1,11 @@
 """``python -m tests.tla``: TLC judges recorded runs of the cores, runs of cores with bugs, and the modules.
 
     python -m tests.tla                   everything; some minutes
-    python -m tests.tla --traces N        N runs in all (default 200), from each configuration equally many
+    python -m tests.tla --traces N        N runs of ledgers and N of logs (default 200), from each
+                                          configuration equally many
     python -m tests.tla --seed N          begin at this seed
-    python -m tests.tla --only PART       one part: runs, mutants, module, published
+    python -m tests.tla --only PART       one part: runs, mutants, module, published, or of logs:
+                                          log-runs, log-mutants, log-module
 
 Exit 0: all is as it should be. Exit 1: a run was refused, a bug was not noticed, or a search of a module
 found something else than it should. Exit 2: wrong usage. Exit 3: there is no Java, or no tla2tools.jar."""
@@ -14,11 +16,14 @@ import argparse
 import itertools
 import sys
 import time
+from collections.abc import Sequence
 
-from tests.tla.core_mutants import MUTANTS, runs_of
-from tests.tla.modules import PUBLISHED, SEARCHES, Search
-from tests.tla.recorder import record
-from tests.tla.sets import RECORDED
+from tests.model.checker import AnyConfiguration
+from tests.scenarios.mutants import Mutant
+from tests.tla.core_mutants import LOG_MUTANTS, MUTANTS, runs_of
+from tests.tla.modules import LOG_SEARCHES, PUBLISHED, SEARCHES, LogSearch, Search
+from tests.tla.sets import RECORDED, RECORDED_LOGS
+from tests.tla.subjects import record
 from tests.tla.tlc import NoTlc, find_tlc
 from tests.tla.traces import judge, refusals
 
@@ -43,12 +48,12 @@ def main() -> int:
     return int(not all(results))
 
 
-def _runs(options: argparse.Namespace) -> bool:
+def _runs(options: argparse.Namespace, configurations: Sequence[AnyConfiguration]) -> bool:
     """Runs of the cores as they are: all must be accepted."""
     begin = time.monotonic()
-    each = -(-options.traces // len(RECORDED))
+    each = -(-options.traces // len(configurations))
     steps = states = accepted = count = 0
-    for configuration in RECORDED:
+    for configuration in configurations:
         seeds = iter(range(options.seed, options.seed + each))
         while batch := list(itertools.islice(seeds, _AT_ONCE)):
             runs = [record(configuration, seed) for seed in batch]
@@ -70,10 +75,10 @@ def _runs(options: argparse.Namespace) -> bool:
     return accepted == count
 
 
-def _mutants(options: argparse.Namespace) -> bool:
+def _mutants(mutants: Sequence[tuple[Mutant, AnyConfiguration]]) -> bool:
     """Runs of cores with a bug: one of each must be refused."""
     missed = 0
-    for mutant, configuration in MUTANTS:
+    for mutant, configuration in mutants:
         begin = time.monotonic()
         found = list(runs_of(mutant, configuration, 3))
         runs = [run for _, run in found]
@@ -86,11 +91,11 @@ def _mutants(options: argparse.Namespace) -> bool:
         )
         for refusal in refused[:1]:
             print(f"          {refusal.describe(runs)[:200]}")
-    print(f"mutants: {len(MUTANTS) - missed} of {len(MUTANTS)} noticed")
+    print(f"mutants: {len(mutants) - missed} of {len(mutants)} noticed")
     return not missed
 
 
-def _searches(name: str, searches: list[Search]) -> bool:
+def _searches(name: str, searches: Sequence[Search | LogSearch]) -> bool:
     wrong = 0
     for search in searches:
         begin = time.monotonic()
@@ -109,10 +114,13 @@ def _searches(name: str, searches: list[Search]) -> bool:
 
 
 _PARTS = {
-    "runs": _runs,
-    "mutants": _mutants,
+    "runs": lambda options: _runs(options, RECORDED),
+    "mutants": lambda options: _mutants(MUTANTS),
     "module": lambda options: _searches("module", SEARCHES),
     "published": lambda options: _searches("published", PUBLISHED),
+    "log-runs": lambda options: _runs(options, RECORDED_LOGS),
+    "log-mutants": lambda options: _mutants(LOG_MUTANTS),
+    "log-module": lambda options: _searches("log-module", LOG_SEARCHES),
 }
 
 

@@ -1,6 +1,6 @@
 """Bugs put back into the cores: TLC must refuse a run of each.
 
-Most of them are those of ``tests.model.core_mutants``."""
+Most of them are those of ``tests.model.core_mutants`` and ``tests.model.chain_mutants``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from unittest.mock import patch
 
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import LedgerRecovery
-from tests.model import joined_mutants
+from tests.model import chain_mutants, joined_mutants
 from tests.model.bookie_node import BookieNode
+from tests.model.chain_world import ChainConfiguration
+from tests.model.checker import AnyConfiguration
 from tests.model.configuration import Configuration
 from tests.model.core_mutants import CORE_MUTANTS
 from tests.model.world import World
 from tests.scenarios import mutants
 from tests.scenarios.mutants import Mutant
-from tests.tla.recorder import Step, record
 from tests.tla.sets import (
     CRASHING,
+    CRASHING_LOG,
     FRAMES,
     GUARANTEED,
     GUARANTEED_FRAMES,
+    LATE_LOG,
     LOSING,
+    LOSSY_LOG,
     PLAIN,
+    PLAIN_LOG,
+    SHORT_LOG,
+    SPLICING_LOG,
     STRIPED_FRAMES,
 )
+from tests.tla.steps import Step
+from tests.tla.subjects import record
 
 
 def _quorum_of(counted: str, taken: int) -> AbstractContextManager[Any]:
@@ -124,10 +133,33 @@ MUTANTS: list[tuple[Mutant, Configuration]] = [
     (joined_mutants.a_frame_without_entries_confirms_what_it_tells, GUARANTEED_FRAMES),
 ]
 
+LOG_MUTANTS: list[tuple[Mutant, ChainConfiguration]] = [
+    (chain_mutants.a_takeover_recovers_the_last_ledger_only, PLAIN_LOG),
+    (chain_mutants.a_conflict_on_the_list_is_answered_by_its_version_alone, PLAIN_LOG),
+    (chain_mutants.a_second_roll_does_not_wait_for_the_first, PLAIN_LOG),
+    (chain_mutants.serving_before_the_list_is_written, PLAIN_LOG),
+    (chain_mutants.a_newer_ledger_acknowledges_before_the_older, PLAIN_LOG),
+    (chain_mutants.a_newer_ledger_counts_though_the_older_lost_some, PLAIN_LOG),
+    (chain_mutants.a_newer_ledger_is_durable_though_the_older_lost_some, PLAIN_LOG),
+    (chain_mutants.what_nobody_knows_is_told_as_lost, CRASHING_LOG),
+    (chain_mutants.a_ledger_is_closed_before_it_is_drained, PLAIN_LOG),
+    (chain_mutants.a_deposed_leader_goes_on, LOSSY_LOG),
+    (chain_mutants.a_takeover_given_up_deletes_what_it_made, CRASHING_LOG),
+    (chain_mutants.a_deposed_leader_deletes_his_spare_whatever_is_listed, LATE_LOG),
+    (chain_mutants.a_ledger_that_was_ended_short_counts_as_any_other, SHORT_LOG),
+    (chain_mutants.an_accepted_loss_joins_what_is_behind_it, SHORT_LOG),
+    (chain_mutants.what_is_behind_an_accepted_loss_is_told_as_lost, SHORT_LOG),
+    (chain_mutants.what_no_operator_accepted_is_kept_behind_a_gap, PLAIN_LOG),
+    (chain_mutants.a_leader_gives_the_offsets_of_spliced_records_again, SPLICING_LOG),
+    (chain_mutants.a_splice_does_not_ask_whether_its_request_is_still_there, SPLICING_LOG),
+]
+"""Every bug of the chain's model. All configurations have the same processes, so TLC can judge runs of
+several at once."""
+
 _SEEDS_MAX = 400
 
 
-def runs_of(mutant: Mutant, configuration: Configuration, count: int) -> Iterator[tuple[int, list[Step]]]:
+def runs_of(mutant: Mutant, configuration: AnyConfiguration, count: int) -> Iterator[tuple[int, list[Step]]]:
     """Runs with a bug that differ from those without it, by the first step that differs. The bug does
     nothing in other runs."""
     for seed in range(_SEEDS_MAX):

@@ -94,8 +94,106 @@ class Search:
 
     def is_as_expected(self, outcome: Outcome) -> bool:
         """Whether the search found what it should."""
-        return outcome.violated == self.violates and outcome.is_ok == (self.violates is None)
+        return _is_as_expected(outcome, self.violates)
 
+
+@attrs.frozen
+class LogSearch:
+    """A whole search of the module of a log, and what it should find."""
+
+    processes: int = 2
+    takeovers: int = 2
+    seals: int = 0
+    acceptances: int = 0
+    records: int = 1
+    rolls: int = 0
+    endings: int = 0
+    lost_answers: int = 0
+    deaths: int = 0
+    failures: int = 0
+    truncations: int = 0
+    losses: int = 0
+    requested: int = 0
+    withdrawals: int = 0
+    without: str | None = None
+    """The definition that takes the place of a rule, as ``rule <- definition``."""
+    violates: str | None = None
+    """What is violated, if something must be."""
+
+    def __str__(self) -> str:
+        budgets = {name: value for name, value in self._budgets().items() if value}
+        told = [f"{self.processes} processes", *(f"{name} {value}" for name, value in budgets.items())]
+        if self.without:
+            told.append(self.without)
+        if self.violates:
+            told.append(f"violates {self.violates}")
+        return f"log, {', '.join(told)}"
+
+    def run(self, *, is_short: bool = False) -> Outcome:
+        """Search, and wait for the end; see ``run_tlc``."""
+        constants = {"Processes": set("ABCDEF"[: self.processes])} | {
+            name.title().replace("_", ""): value for name, value in self._budgets().items()
+        }
+        lines = ["CONSTANTS", *(f"  {name} = {tla(value)}" for name, value in constants.items())]
+        if self.without:
+            lines.append(f"  {self.without}")
+        # What should be violated comes first: TLC tells of one invariant only.
+        names = dict.fromkeys([*([self.violates] if self.violates else []), *LOG_INVARIANTS])
+        lines += ["SPECIFICATION SearchSpec", *(f"INVARIANT {name}" for name in names), "PROPERTY Edges"]
+        return run_tlc("LogSearch", "\n".join(lines), workers=1 if is_short else 2, is_short=is_short)
+
+    def _budgets(self) -> dict[str, int]:
+        return attrs.asdict(self, filter=lambda field, _: field.name in _LOG_BUDGETS)
+
+    def is_as_expected(self, outcome: Outcome) -> bool:
+        """Whether the search found what it should."""
+        return _is_as_expected(outcome, self.violates)
+
+
+def _is_as_expected(outcome: Outcome, violates: str | None) -> bool:
+    return outcome.violated == violates and outcome.is_ok == (violates is None)
+
+
+_LOG_BUDGETS = tuple(
+    field.name for field in attrs.fields(LogSearch) if field.name not in ("processes", "without", "violates")
+)
+
+LOG_INVARIANTS = (
+    *("OnlyLastTwoOpen", "OffsetsDense", "ReplayComplete", "TakeoverPrefixStable", "OneLeader", "LogOrder"),
+    *("FailedMeansAbsent", "LogAckedInList", "GapsAreLosses", "NoTruncation", "SplicedOnce"),
+    "DeletedIsUnlisted",
+)
+"""Those of ``Safety`` in Log.tla."""
+
+LOG_SEARCHES = [
+    LogSearch(rolls=1),
+    LogSearch(takeovers=1, seals=1, rolls=1, lost_answers=1),
+    LogSearch(takeovers=1, seals=1, rolls=1, deaths=1, failures=1),
+    LogSearch(takeovers=1, seals=1, rolls=1, truncations=1, endings=1),
+    LogSearch(takeovers=1, acceptances=1, records=2, rolls=1, losses=1),
+    LogSearch(takeovers=1, seals=1, requested=1, withdrawals=1, lost_answers=1),
+    # Without one rule, and that a second leader acknowledges something at all.
+    LogSearch(records=2, violates="NeverTwoLeaders"),
+    LogSearch(rolls=1, without="ToRecover <- TheLastOnly", violates="TakeoverPrefixStable"),
+    LogSearch(without="Conflicted <- NoneAgain", violates="OneLeader"),
+    LogSearch(takeovers=1, records=0, rolls=2, without="MayRoll <- AnyTime", violates="OnlyLastTwoOpen"),
+    LogSearch(
+        takeovers=1,
+        records=2,
+        rolls=1,
+        without="Acknowledged <- WhateverIsConfirmed",
+        violates="LogOrder",
+    ),
+    LogSearch(
+        records=0,
+        rolls=1,
+        lost_answers=1,
+        failures=1,
+        without="Unused <- SpareAnyway",
+        violates="DeletedIsUnlisted",
+    ),
+]
+"""What the module of a log promises: the invariants hold in every state, and do not if a rule is missing."""
 
 ONE = (1, 1, 1)
 PAIR = (2, 2, 1)

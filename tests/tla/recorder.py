@@ -36,24 +36,8 @@ from tests.model.numbering import BUDGET, META, Action, Reaction, State
 from tests.model.world import World
 from tests.tla import views
 from tests.tla.sets import Losing
-from tests.tla.views import View
-
-
-@attrs.frozen
-class Step:
-    """One step of the module."""
-
-    event: str
-    """The action of the module; see ``Does`` in LedgerTrace.tla."""
-    arguments: View
-    out: tuple[Message, ...] = ()
-    """Exactly the messages that the action sends."""
-    seen: tuple[View, ...] = ()
-    """The states of components after it."""
-
-    def __str__(self) -> str:
-        told = [f"{name}={value}" for name, value in self.arguments.items()]
-        return f"{self.event}({', '.join(told)}){' -> ' if self.out else ''}{', '.join(map(str, self.out))}"
+from tests.tla.steps import Step
+from tests.tla.values import View
 
 
 class RecordedWorld(World):
@@ -113,7 +97,7 @@ class RecordedWorld(World):
         """A run goes on, whatever it broke: the module is to say so."""
 
 
-def record(configuration: Configuration, seed: int, *, steps_max: int = 200) -> list[Step]:
+def record_ledger(configuration: Configuration, seed: int, *, steps_max: int = 200) -> list[Step]:
     """Run the cores at random, and return what they did as steps of the module."""
     world = RecordedWorld(configuration)
     steps: list[Step] = []

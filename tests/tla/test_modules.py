@@ -6,18 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tla.modules import AMENDMENTS, ONE, PAIR_AND_SPARE, PUBLISHED, Search
-from tests.tla.tlc import MODULES, NoTlc, find_tlc
+from tests.tla.modules import AMENDMENTS, LOG_INVARIANTS, ONE, PAIR_AND_SPARE, PUBLISHED, LogSearch, Search
+from tests.tla.tlc import MODULES
 
-pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tlc() -> None:
-    try:
-        find_tlc()
-    except NoTlc as missing:
-        pytest.skip(str(missing))
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("tlc")]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +26,28 @@ def test_the_module_keeps_its_invariants_and_breaks_them_without_a_rule(search: 
     outcome = search.run(is_short=True)
     assert search.is_as_expected(outcome), outcome.text
     assert outcome.states > 20
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        LogSearch(takeovers=1, rolls=1, lost_answers=1),
+        LogSearch(records=0, without="Conflicted <- NoneAgain", violates="OneLeader"),
+        LogSearch(takeovers=1, records=0, rolls=2, without="MayRoll <- AnyTime", violates="OnlyLastTwoOpen"),
+    ],
+    ids=str,
+)
+def test_the_module_of_a_log_keeps_its_invariants_and_breaks_them_without_a_rule(search: LogSearch) -> None:
+    outcome = search.run(is_short=True)
+    assert search.is_as_expected(outcome), outcome.text
+    assert outcome.states > 20
+
+
+def test_every_invariant_of_a_log_is_searched_for() -> None:
+    text = (MODULES / "Log.tla").read_text()
+    safety = text[text.index("\nSafety ==") : text.index("ListCas ==")]
+    assert all(f"/\\ {name}" in safety for name in LOG_INVARIANTS)
+    assert safety.count("/\\ ") == len(LOG_INVARIANTS)
 
 
 @pytest.mark.parametrize(

@@ -18,20 +18,13 @@ from tests.model.joined_mutants import an_answer_that_was_cut_short_denies_the_r
 from tests.scenarios import mutants
 from tests.scenarios.mutants import Mutant
 from tests.tla import core_mutants, sets
-from tests.tla.recorder import Step, record
-from tests.tla.tlc import MODULES, NoTlc, find_tlc
+from tests.tla.steps import Step
+from tests.tla.subjects import record
+from tests.tla.tlc import MODULES
 from tests.tla.traces import judge, refusals
 from tests.tla.values import Function, Name, tla
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def tlc() -> None:
-    try:
-        find_tlc()
-    except NoTlc as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.mark.processes

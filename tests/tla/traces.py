@@ -1,4 +1,4 @@
-"""TLC judges recorded runs: is each a behaviour of ``docs/tla/Ledger.tla``?"""
+"""TLC judges recorded runs: is each a behaviour of its module in ``docs/tla``?"""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from tests.cores import bookies
-from tests.model.configuration import Configuration
-from tests.model.messages import OWNER, Message
-from tests.tla.recorder import Step
+from tests.model.checker import AnyConfiguration
+from tests.model.messages import Message
+from tests.tla.log_views import LogMessage, log_message_view
+from tests.tla.steps import Run, Step
+from tests.tla.subjects import subject_of
 from tests.tla.tlc import Outcome, run_tlc
-from tests.tla.values import Name, tla
-from tests.tla.views import View, message_view
-
-Run = Sequence[Step]
+from tests.tla.values import Name, View, tla
+from tests.tla.views import message_view
 
 
 @attrs.frozen
@@ -53,12 +52,14 @@ class _Texts:
         return [f"{name} == {text}" for text, name in self._names.items()]
 
 
-def recorded_module(runs: Sequence[Run]) -> str:
-    """The text of the module Recorded."""
+def recorded_module(runs: Sequence[Run], definitions: Sequence[str] = ()) -> str:
+    """The text of the module Recorded, with further definitions."""
     messages, views = _Texts("m"), _Texts("v")
 
     def named(value: object) -> object:
-        return messages.name(tla(message_view(value))) if isinstance(value, Message) else value
+        if isinstance(value, Message):
+            return messages.name(tla(message_view(value)))
+        return messages.name(tla(log_message_view(value))) if isinstance(value, LogMessage) else value
 
     def told(step: Step) -> View:
         arguments = {name: named(value) for name, value in step.arguments.items()}
@@ -75,6 +76,7 @@ def recorded_module(runs: Sequence[Run]) -> str:
             "EXTENDS Integers, Sequences, TLC",
             *messages.definitions(),
             *views.definitions(),
+            *definitions,
             *lines,
             f"Runs == <<{', '.join(f'run{number}' for number in range(len(runs)))}>>",
             "====",
@@ -82,28 +84,7 @@ def recorded_module(runs: Sequence[Run]) -> str:
     )
 
 
-def constants(configuration: Configuration) -> list[str]:
-    """The constants of Ledger.tla, as lines of a configuration of TLC."""
-    ensemble, write_quorum, ack_quorum = configuration.shape
-    names = bookies(configuration.bookies)
-    recoverers = {f"R{number}" for number in range(configuration.recoverers)}
-    return [
-        "CONSTANTS",
-        f"  E = {ensemble}",
-        f"  WQ = {write_quorum}",
-        f"  AQ = {ack_quorum}",
-        f"  Guaranteed = {tla(configuration.guaranteed)}",
-        f"  FullPinning = {tla(configuration.full_pinning)}",
-        f"  RoundEntries = {configuration.round_entries}",
-        f"  SyncsLate = {tla(bool(configuration.crash))}",
-        f"  Bookies = {tla(set(names))}",
-        f"  Owner = {tla(OWNER)}",
-        f"  Recoverers = {tla(recoverers)}",
-        "  FirstEnsemble <- RecordedEnsemble",
-    ]
-
-
-def judge(configuration: Configuration, runs: Sequence[Run]) -> Judgement:
+def judge(configuration: AnyConfiguration, runs: Sequence[Run]) -> Judgement:
     """Have TLC try to follow each run, and check the invariants of the module in each state of those that it
     can follow.
 
@@ -114,7 +95,7 @@ def judge(configuration: Configuration, runs: Sequence[Run]) -> Judgement:
     Returns:
         Which runs it could follow to their end, and where it could not go on in the others.
     """
-    outcome = _follow(configuration, runs, ["Explains = FALSE", "INVARIANT Safety"])
+    outcome = _follow(configuration, runs, ["Explains = FALSE", *subject_of(configuration).promises])
     accepted = _accepted(outcome)
     others = [number for number in range(len(runs)) if number not in accepted]
     if not outcome.is_ok or not others:
@@ -123,7 +104,7 @@ def judge(configuration: Configuration, runs: Sequence[Run]) -> Judgement:
     return Judgement(outcome, accepted, tuple(attrs.evolve(one, run=others[one.run]) for one in refused))
 
 
-def refusals(configuration: Configuration, runs: Sequence[Run]) -> list[Refusal]:
+def refusals(configuration: AnyConfiguration, runs: Sequence[Run]) -> list[Refusal]:
     """Where TLC could not go on in those runs that are no behaviours of the module."""
     outcome = _follow(configuration, runs, ["Explains = TRUE"])
     refused = [Refusal(int(run) - 1, int(at) - 1, why) for run, at, why in outcome.printed("refused")]
@@ -135,8 +116,8 @@ def _accepted(outcome: Outcome) -> tuple[int, ...]:
     return tuple(sorted(int(one[0]) - 1 for one in outcome.printed("accepted")))
 
 
-def _follow(configuration: Configuration, runs: Sequence[Run], lines: Sequence[str]) -> Outcome:
-    first = tla(bookies(configuration.shape[0]))
-    recorded = recorded_module(runs).replace("Runs ==", f"RecordedEnsemble == {first}\nRuns ==")
-    text = "\n".join([*constants(configuration), *lines, "SPECIFICATION TraceSpec"])
-    return run_tlc("LedgerTrace", text, generated={"Recorded": recorded}, is_short=True)
+def _follow(configuration: AnyConfiguration, runs: Sequence[Run], lines: Sequence[str]) -> Outcome:
+    subject = subject_of(configuration)
+    recorded = recorded_module(runs, subject.definitions(configuration))
+    text = "\n".join(["CONSTANTS", *subject.constants(configuration), *lines, "SPECIFICATION TraceSpec"])
+    return run_tlc(subject.module, text, generated={"Recorded": recorded}, is_short=True)

@@ -7,6 +7,9 @@ from typing import Any
 
 import attrs
 
+View = dict[str, Any]
+"""A record."""
+
 
 @attrs.frozen
 class Function:

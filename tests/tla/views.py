@@ -4,8 +4,6 @@ Slots count from 1 there. What a view leaves out is not observed; see ``LedgerTr
 
 from __future__ import annotations
 
-from typing import Any
-
 from ledgerlog.errors import LedgerClosed, NotEnoughBookies
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import Negative, Phase
@@ -15,11 +13,9 @@ from ledgerlog.wire.frame import Status
 from tests.model.bookie_node import BookieNode
 from tests.model.client_nodes import OwnerNode, RecovererNode, Replacements, payload_of
 from tests.model.messages import Add, AddAnswer, Fence, FenceAnswer, Message, Read, ReadAnswer, Write
-from tests.tla.values import Function
+from tests.tla.values import Function, View
 
 NONE = -2
-
-View = dict[str, Any]
 
 
 def fragments_view(fragments: tuple[Fragment, ...]) -> list[View]:
