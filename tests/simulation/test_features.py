@@ -27,13 +27,13 @@ from ledgerlog.testing.features import (
     Features,
 )
 from ledgerlog.testing.injector import DAMAGED_LINK, INDEX_LOST, LOST_FOR_GOOD, ROT_AT_REST
-from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.replicated import CounterMachine
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import Report, run_seed
 from ledgerlog.wire import records
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.records import EntryHeader
+from tests.simulation.violations import first_violation
 
 SEEDS = (1, 2, 7, 9, 13, 16, 21, 23, 28)
 """In 23 repair gives a bookie a place in an earlier fragment, too, while the owner adds. A rule of the
@@ -148,12 +148,9 @@ def test_what_is_wanted_is_all_that_a_run_has() -> None:
 
 def violation_of_some_seed(*names: str, most: int = 40) -> str:
     """What the first seed that fails says, among runs with these features."""
-    for seed in range(most):
-        failure = run_seed(seed, size=Size.SMALL, features=names, people=False, hostile=False).failure
-        if isinstance(failure, Violation):
-            return str(failure)
-        assert failure is None or isinstance(failure, Exception), failure
-    raise AssertionError("not found")
+    return first_violation(
+        run_seed(seed, size=Size.SMALL, features=names, people=False, hostile=False) for seed in range(most)
+    )
 
 
 def test_a_replica_that_restores_too_little_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

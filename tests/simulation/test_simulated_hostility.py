@@ -13,12 +13,12 @@ from bookie.server.access import Access
 from ledgerlog.net.prover import Prover
 from ledgerlog.testing import hostile
 from ledgerlog.testing.hostile import ROLES, Hostility
-from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import Report, run_seed
 from ledgerlog.wire.frame import RECOVERY, Header, Kind, Status
 from ledgerlog.wire.hello import Claim
 from ledgerlog.wire.proof import BookieProof
+from tests.simulation.violations import first_violation
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *roles: str) -> None:
@@ -83,11 +83,7 @@ def test_two_thousand_seeds(start: int) -> None:
 
 
 def violation_of_some_seed() -> str:
-    for seed in range(20):
-        failure = run_seed(seed, size=Size.SMALL, features=(), hostile=True).failure
-        if isinstance(failure, Violation):
-            return str(failure)
-    raise AssertionError("no run has noticed it")
+    return first_violation(run_seed(seed, size=Size.SMALL, features=(), hostile=True) for seed in range(20))
 
 
 def unchecked(monkeypatch: pytest.MonkeyPatch, is_forgotten: Callable[[Header], bool]) -> None:

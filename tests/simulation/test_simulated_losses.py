@@ -19,6 +19,7 @@ from ledgerlog.testing.wire_rules import WireView
 from ledgerlog.testing.workload import run_seed
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.hello import Hello
+from tests.simulation.violations import first_violation
 
 SMALL = range(36)
 FULL = range(3)
@@ -49,13 +50,9 @@ def test_nothing_acknowledged_is_lost_where_fewer_than_an_ack_quorum_do_not_sync
 
 def violation_of_some_seed() -> str:
     """Of the first that fails: of many small ones, then of full ones."""
-    for size, seeds in ((Size.SMALL, range(60)), (Size.FULL, range(60))):
-        for seed in seeds:
-            failure = run_seed(seed, size=size, features=()).failure
-            if isinstance(failure, Violation):
-                return str(failure)
-            assert failure is None or isinstance(failure, Exception), failure
-    raise AssertionError("not found")
+    return first_violation(
+        run_seed(seed, size=size, features=()) for size in (Size.SMALL, Size.FULL) for seed in range(60)
+    )
 
 
 def test_a_bookie_that_denies_what_it_may_have_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

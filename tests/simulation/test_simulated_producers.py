@@ -18,9 +18,9 @@ from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.testing import people, swarm
-from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.workload import run_seed
+from tests.simulation.violations import first_violation
 
 SMALL = range(19)
 RARE = range(19, 400)
@@ -68,12 +68,7 @@ def violation_of_some_seed(most: int = 600) -> str:
     Each change of the system gives every seed another course. So many seeds may be needed, even if the bug is
     usually found soon.
     """
-    for seed in range(most):
-        failure = run_seed(seed, size=Size.SMALL, features=()).failure
-        if isinstance(failure, Violation):
-            return str(failure)
-        assert failure is None or isinstance(failure, Exception), failure
-    raise AssertionError(f"not found in {most} seeds")
+    return first_violation(run_seed(seed, size=Size.SMALL, features=()) for seed in range(most))
 
 
 def test_a_leader_that_writes_a_repetition_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
