@@ -18,7 +18,7 @@ type published struct {
 func driveNATS(addresses []string, payload []byte, window int) drive {
 	connection, err := nats.Connect("nats://" + strings.Join(addresses, ",nats://"))
 	check(err)
-	stream, err := jetstream.New(connection, jetstream.WithPublishAsyncMaxPending(window+1))
+	stream, err := jetstream.New(connection, jetstream.WithPublishAsyncMaxPending(window))
 	check(err)
 	for deadline := time.Now().Add(time.Minute); ; { // The servers may not have elected a leader yet.
 		_, err = stream.CreateStream(context.Background(), jetstream.StreamConfig{
@@ -33,9 +33,11 @@ func driveNATS(addresses []string, payload []byte, window int) drive {
 		time.Sleep(200 * time.Millisecond)
 	}
 	return func(deadline time.Time) []time.Duration {
-		flying := make(chan published, window-1) // One more is held by the loop below.
+		room := make(chan struct{}, window)
+		flying := make(chan published, window)
 		go func() {
 			for time.Now().Before(deadline) {
+				room <- struct{}{}
 				at := time.Now()
 				future, err := stream.PublishAsync("load", payload)
 				check(err)
@@ -51,6 +53,7 @@ func driveNATS(addresses []string, payload []byte, window int) drive {
 			case err := <-next.future.Err():
 				check(err)
 			}
+			<-room
 		}
 		return latencies
 	}
