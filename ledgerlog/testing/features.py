@@ -158,12 +158,9 @@ class Features:
             ROT_AT_REST: self.rot,
             LOST_FOR_GOOD: self.loses_bookie,
             KEYS: self.keys,
+            DAMAGED_LINK: DAMAGED_LINK in self.faults,
         }
-        return [
-            *(name for name, has_it in found.items() if has_it),
-            *self.workloads,
-            *(kind for kind in self.faults if kind == DAMAGED_LINK),
-        ]
+        return [*(name for name, has_it in found.items() if has_it), *self.workloads]
 
     def workloads_of(self, swarm: Swarm) -> tuple[str, ...]:
         """Return the names of all workloads of the run."""

@@ -41,8 +41,8 @@ DAMAGED_LINK = "bits flipped on the way"
 """A link damages data, and the checksums of TCP do not notice."""
 
 ROT_AT_REST = "rot at rest"
-"""Bits rot in entry logs while the bookie runs on. (The kind "bit rot" mostly hits the journal and restarts
-the bookie, which then refuses to start.)"""
+"""Bits rot in journals and entry logs while the bookie runs on. (The kind "bit rot" mostly restarts the
+bookie, which then may refuse to start.)"""
 
 INDEX_LOST = "index lost"
 """The index of a bookie is gone. It is made again from the files, by a start or by ``bookie repair``."""

@@ -27,7 +27,7 @@ import trio
 
 from ledgerlog.errors import LedgerLogError, StorageCorrupt
 from ledgerlog.testing import features, people
-from ledgerlog.testing.archivers import ARCHIVE_FAULTS
+from ledgerlog.testing.archivers import ARCHIVE_FAULTS, Archivers
 from ledgerlog.testing.cluster import SETTLE_S
 from ledgerlog.testing.injector import BOOKIES_ONLY, LOST_FOR_GOOD, ROT_AT_REST, Injector, Victims
 from ledgerlog.testing.metadata import METADATA
@@ -49,7 +49,12 @@ class Nemesis:
     """Carries out a plan."""
 
     def __init__(
-        self, world: World, faults_of_people: People, clients: list[str], writers: list[str]
+        self,
+        world: World,
+        faults_of_people: People,
+        clients: list[str],
+        writers: list[str],
+        archivers: Archivers,
     ) -> None:
         self.told: list[str] = []
         """The effects of each fault, as text for people."""
@@ -57,6 +62,7 @@ class Nemesis:
         self._cluster = world.cluster
         self._clients = clients
         self._writers = writers
+        self._archivers = archivers
         self._injector = Injector(world.cluster, self._tell)
         self.mishaps = Mishaps(world, faults_of_people, clients, self._tell)
         """The faults of people."""
@@ -126,9 +132,8 @@ class Nemesis:
         if anybody == bookie and not may_fall:
             anybody = client
         if kind in ARCHIVE_FAULTS:
-            assert world.inject_into_archive is not None
             self._tell(fault, f"for {lasting_s:.3f} s")
-            await world.inject_into_archive(fault, random, lasting_s)
+            await self._archivers.inject(fault, random, lasting_s)
             return
         if kind == LOST_FOR_GOOD:
             self._lose(fault, bookie)
@@ -184,11 +189,11 @@ class Nemesis:
         count = random.choice((1, 3, 10))
         in_logs = at_rest and random.random() < 0.5
         flipped = sum(disk.rot(entry_logs=in_logs) or disk.rot() for _ in range(count))
-        if world.careless:
-            world.damaged[bookie] = None
         if not flipped:
             return
         world.rotten[bookie] = None
+        if world.careless:
+            world.damaged[bookie] = None
         world.counts["bits rotten"] += flipped
         self._tell(fault, bookie, flipped, "bits")
         if not at_rest and random.random() < 0.6:

@@ -17,7 +17,7 @@ What must hold:
     ReplicasAgree   at the same offset, all replicas that ever ran have the same digest of their state
     OneLeader       each epoch of the log has one leader, in one life of its process
     LinearRead      a linear read sees every command that was answered before it
-    Refused         a command that the machine refuses fails with the machine's error, and changes nothing
+    Refused         a command that the machine refuses fails with the machine's error
     ReplayComplete  in the end a new replica leads. Its state gives each answered command the answer that its
                     user got, once, in the order of real time. A second replica, which only follows, agrees
 """

@@ -228,8 +228,7 @@ class _Run:
                 cluster.start(name, main)
             clients = [name for workload in workloads for name in workload.clients]
             writers = [name for workload in workloads for name in workload.writers]
-            world.inject_into_archive = archiving.inject
-            nemesis = Nemesis(world, self.people, [*clients, *residents], writers)
+            nemesis = Nemesis(world, self.people, [*clients, *residents], writers, archiving)
             self.told = nemesis.told
             await self.hostile.start(cluster)
             greedy = GreedyPeers(world, self.features.greedy)

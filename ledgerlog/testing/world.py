@@ -16,7 +16,6 @@ from ledgerlog.model.record import Ack
 from ledgerlog.testing.cluster import SimulatedCluster
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.invariants import GodView, Violation
-from ledgerlog.testing.plan import Fault
 from ledgerlog.testing.swarm import Swarm
 from ledgerlog.testing.wire_rules import WireView
 
@@ -48,8 +47,6 @@ class World:
     run to run, so nothing in the run may depend on it."""
     random_keys: Random | None = None
     """The generator of keys and headers. None: records have none."""
-    inject_into_archive: Callable[[Fault, Random, float], Awaitable[None]] | None = None
-    """Injects a fault into the store of archives, for some seconds. None: the run has no archive."""
     rotten: dict[str, None] = attrs.field(factory=dict)
     """The bookies whose disks the nemesis has damaged with bit rot."""
     damaged: dict[str, None] = attrs.field(factory=dict)
