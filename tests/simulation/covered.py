@@ -82,12 +82,11 @@ EXCLUDED: dict[str, dict[str, str]] = {
     f"{_ARCHIVE}/table.py": {"*": _TABLES},
     f"{_ARCHIVE}/jobs/publishing.py": {
         "Publisher._publish": _TABLES,
-        "_opened": _TABLES,
         "has_default_catalog": "only commands ask it",
     },
     f"{_ARCHIVE}/core/prefix.py": {"*": _SPARK},
     f"{_ARCHIVE}/reader.py": {"ArchiveReader.tables": _SPARK},
-    f"{_ARCHIVE}/parquet.py": {"ArchiveFile.read_columns": _SPARK},
+    f"{_ARCHIVE}/file_reader.py": {"ArchiveFile.read_columns": _SPARK},
     f"{_ARCHIVE}/destinations.py": {
         "_resolve": "the simulator replaces it",
         "_with_deadlines": _REAL,
