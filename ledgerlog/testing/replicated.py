@@ -17,7 +17,9 @@ What must hold:
     ReplicasAgree   at the same offset, all replicas that ever ran have the same digest of their state
     OneLeader       each epoch of the log has one leader, in one life of its process
     LinearRead      a linear read sees every command that was answered before it
-    Refused         a command that the machine refuses fails with the machine's error
+    Refused         a command that the machine refuses fails with the machine's error, each time that it is
+                    proposed. It is executed once
+    SnapshotCovers  no replica has to stop because no snapshot covers a gap of the log
     ReplayComplete  in the end a new replica leads. Its state gives each answered command the answer that its
                     user got, once, in the order of real time. A second replica, which only follows, agrees
 """
@@ -35,7 +37,7 @@ import trio
 
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
-from ledgerlog.errors import CommandFailed, LedgerLogError, NotLeader
+from ledgerlog.errors import CommandFailed, LedgerLogError, NotLeader, ReplicaStopped
 from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.replica import Replica
@@ -76,25 +78,30 @@ class FailingSnapshots(DirectorySnapshots):
 
 
 class CounterMachine(StateMachine):
-    """Counters, and the answer to each command. It executes every command that it gets."""
+    """Counters, and the answer to each command. It executes every command that it gets.
+
+    It also counts how often it has refused each request. So it changes its state although it raises.
+    """
 
     def __init__(self) -> None:
         self.state = CounterState()
+        self.refusals: dict[str, int] = {}
 
     def apply(self, command: Command) -> bytes:
         if command.data == REFUSED:
+            self.refusals[command.request_id] = self.refusals.get(command.request_id, 0) + 1
             raise ValueError("refused")
         return b"%d" % self.state.execute(json.loads(command.data))
 
     def snapshot(self) -> Iterable[bytes]:
         counters, answers = sorted(self.state.counters.items()), sorted(self.state.answers.items())
-        yield json.dumps(counters).encode()
+        yield json.dumps([counters, sorted(self.refusals.items())]).encode()
         for answer in answers:
             yield json.dumps(answer).encode()
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        counters, *answers = map(json.loads, chunks)
-        self.state = CounterState(dict(counters), dict(answers))
+        (counters, refusals), *answers = map(json.loads, chunks)
+        self.state, self.refusals = CounterState(dict(counters), dict(answers)), dict(refusals)
 
 
 class ReplicatedCounters(Counters):
@@ -113,6 +120,7 @@ class ReplicatedCounters(Counters):
         self._roll = self._dice.choice((self._swarm.roll, RollPolicy(max_records=3)))
         self._may_damage_snapshot = True
         self._laggard = "lagging-replica" if self._dice.random() < 0.5 else None
+        self._refused: list[str] = []
         self._digests: dict[int, str] = {}
         self._leaders: dict[int, str] = {}
 
@@ -150,6 +158,7 @@ class ReplicatedCounters(Counters):
                             restores, before = replica.statistics().restores, restores
                             world.counts["restored behind a gap"] += restores - before
             except LedgerLogError as error:
+                self._require_snapshot(error)
                 world.event("follower failed", type(error).__name__)
             await world.rest(dice.expovariate(4 / self._pace_s))
 
@@ -163,8 +172,13 @@ class ReplicatedCounters(Counters):
                         await self._take_part(replica, life)
                     world.counts["snapshots restored"] += replica.statistics().restores
             except LedgerLogError as error:
+                self._require_snapshot(error)
                 world.event("replica failed", type(error).__name__)
             await world.rest(dice.expovariate(4 / self._pace_s))
+
+    def _require_snapshot(self, error: LedgerLogError) -> None:
+        if isinstance(error, ReplicaStopped) and "no snapshot" in error.why:
+            self._world.god.violate("SnapshotCovers", str(error))
 
     async def _replica(self, client: Cluster, name: str, *, leads: bool = True) -> Replica[CounterMachine]:
         return Replica(
@@ -262,7 +276,9 @@ class ReplicatedCounters(Counters):
                     if dice.random() < 0.5:
                         self._damage_snapshot(name)
                     continue
-                await replica.propose(REFUSED, request_id=replica.new_request_id())
+                if not self._refused or dice.random() < 0.5:
+                    self._refused.append(replica.new_request_id())
+                await replica.propose(REFUSED, request_id=self._refused[-1])
             except CommandFailed as error:
                 if (error.error, error.message) != ("ValueError", "refused"):
                     world.god.violate("Refused", f"a refused command failed with {error}")
@@ -327,6 +343,9 @@ class ReplicatedCounters(Counters):
                     await follower.wait_applied(leader.next_offset - 1)
                     self._compare(follower, "the judge's follower")
                 states.append(await leader.read(lambda machine: machine.state))
+                for request_id, count in (await leader.read(lambda machine: machine.refusals)).items():
+                    if count > 1:
+                        self._world.god.violate("Refused", f"{request_id} was executed {count} times")
 
         await retry(self._world, "leading a replica of the counters", lead_and_follow)
         self._check(states[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -11,8 +11,12 @@ import attrs
 import pytest
 
 from bookie.server.budget import ByteBudget
-from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.errors import NotEnoughBookies, Truncated
 from ledgerlog.ledger.writer import LedgerWriter
+from ledgerlog.machine.core.replica import ReplicaCore, RequestTable
+from ledgerlog.machine.snapshot_manager import SnapshotManager
+from ledgerlog.machine.snapshots import SnapshotStore
+from ledgerlog.model.command import CommandOutcome
 from ledgerlog.model.record import PackedColumn
 from ledgerlog.testing import features
 from ledgerlog.testing.features import (
@@ -146,10 +150,14 @@ def test_what_is_wanted_is_all_that_a_run_has() -> None:
 # --- planted bugs -----------------------------------------------------------------------------------
 
 
-def violation_of_some_seed(*names: str, most: int = 40) -> str:
-    """What the first seed that fails says, among runs with these features."""
+def violation_of_some_seed(*names: str, most: int = 40, rules: Sequence[str] = ()) -> str:
+    """What the first seed that breaks one of the rules says, among runs with these features."""
     return first_violation(
-        run_seed(seed, size=Size.SMALL, features=names, people=False, hostile=False) for seed in range(most)
+        (
+            run_seed(seed, size=Size.SMALL, features=names, people=False, hostile=False)
+            for seed in range(most)
+        ),
+        *rules,
     )
 
 
@@ -161,6 +169,52 @@ def test_a_replica_that_restores_too_little_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(CounterMachine, "restore", forgetful)
     assert violation_of_some_seed(REPLICAS).startswith("ReplicasAgree")
+
+
+def test_a_replica_that_jumps_over_a_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SnapshotManager.restore
+
+    async def jump(self: SnapshotManager, gap: Truncated | None = None) -> int | None:
+        if gap is None:
+            return await original(self)
+        self.core.next_offset = gap.first_offset
+        return gap.first_offset
+
+    monkeypatch.setattr(SnapshotManager, "restore", jump)
+    assert violation_of_some_seed(REPLICAS, rules=("ReplicasAgree",))
+
+
+def test_a_replica_that_forgets_refusals_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = RequestTable.add
+
+    def add(self: RequestTable, request_id: str, outcome: CommandOutcome) -> None:
+        if outcome.error is None:
+            original(self, request_id, outcome)
+
+    monkeypatch.setattr(RequestTable, "add", add)
+    assert violation_of_some_seed(REPLICAS, rules=("Refused",))
+
+
+def test_a_snapshot_without_the_table_of_requests_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ReplicaCore.restore
+
+    def restore(self: ReplicaCore, next_offset: int, timestamp_ms: int, *rest: Any) -> None:
+        original(self, next_offset, timestamp_ms, RequestTable(), rest[1])
+
+    monkeypatch.setattr(ReplicaCore, "restore", restore)
+    assert violation_of_some_seed(REPLICAS, rules=("ReplicasAgree",))
+
+
+@pytest.mark.long
+def test_a_log_that_is_truncated_up_to_the_newest_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(self: SnapshotManager, store: SnapshotStore) -> None:
+        await store.prune(self.log.incarnation, self.kept)
+        kept = await store.find(self.log.incarnation)
+        if self.truncates and self.leader is not None and kept:
+            await self.leader.truncate(kept[0].next_offset)
+
+    monkeypatch.setattr(SnapshotManager, "_forget_old", forget)
+    assert violation_of_some_seed(REPLICAS, most=100, rules=("SnapshotCovers",))
 
 
 @pytest.mark.long

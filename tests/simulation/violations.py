@@ -26,7 +26,7 @@ def first_violation(reports: Iterable[Report], *rules: str) -> str:
         assert failure is None or isinstance(failure, Exception), failure
         if isinstance(failure, AssertionError):
             said = str(failure)
-            if said.startswith(rules or ("",)):
+            if not rules or said.startswith(rules) or any(f"({rule})" in said for rule in rules):
                 return said
             others.append(said)
     raise AssertionError(f"no run breaks {' or '.join(rules) or 'a rule'}; others: {others}")
