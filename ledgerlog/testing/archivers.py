@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -375,10 +374,10 @@ def open_store(simulation: Simulation) -> Iterator[ArchiveStore]:
     with pyarrow_needed("archives in a simulation"):
         import pyarrow
 
+        from ledgerlog.archive import file_reader, file_writer, footer, marker
         from ledgerlog.testing.archive_store import ArchiveStore
 
-        for module in ("file_reader", "file_writer", "footer", "marker"):  # Not in the run.
-            import_module(f"ledgerlog.archive.{module}")
+    assert all((file_reader, file_writer, footer, marker)), "imported here, and not in the run"
     # With its first array, pyarrow imports pandas and numpy if they are installed.
     pyarrow.array([b""])
     store = ArchiveStore(lambda: EPOCH_MS + int(simulation.now * 1000), simulation.random("archive store"))
