@@ -37,7 +37,7 @@ import attrs
 import trio
 
 from bookie.core.fullness import DiskSpace
-from bookie.core.rows import Change, Row
+from bookie.core.rows import Change, Row, decode_run, is_run_key
 from bookie.storage.disk.disk import File, FileMissing
 from bookie.storage.index.index import Index, MemoryIndex
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
@@ -51,8 +51,8 @@ PAGE = 4096
 
 _LAST_KEY = b"\xff" * 64
 _ROWS_MAX = 1 << 30
-_ENTRY_LOG = ".entries"
-_DAMAGED = (".journal", _ENTRY_LOG, "/cookie", "/marks")
+_SEGMENT, _ENTRY_LOG = ".journal", ".entries"
+_DAMAGED = (_SEGMENT, _ENTRY_LOG, "/cookie", "/marks")
 """The ends of the paths of files that ``damage`` may damage."""
 
 OnDurable = Callable[[str, int, bytes], None]
@@ -181,27 +181,42 @@ class Platter:
         """End all faults. Data that is damaged stays damaged."""
         self.slow, self.is_full, self._stalled_until, self._fails_in = 1.0, False, 0.0, 0
 
-    def rot(self, *, entry_logs: bool = False) -> bool:
-        """Flip one bit in a write that is not the last of its file. Return whether there was one.
-
-        Args:
-            entry_logs: Flip it in an entry log, in any write.
-        """
+    def rot(self) -> bool:
+        """Flip one bit in a write that is not the last of its file. Return whether there was one."""
         choices = []
         for path in sorted(self._files):
             written = self._files[path].written
-            if entry_logs:
-                choices += [(path, *each) for each in written if path.endswith(_ENTRY_LOG)]
-                continue
             last = max((offset for offset, _ in written), default=0)
             choices += [(path, offset, length) for offset, length in written if offset + length <= last]
         if not choices:
             return False
-        path, offset, length = self.random.choice(choices)
+        self._flip(*self.random.choice(choices))
+        return True
+
+    def rot_entries(self) -> bool:
+        """Flip one bit in the entries of a run that the index names. Return whether there was one."""
+        choices = []
+        for name, index in self.indexes.items():
+            for key, value in index.scan_now(b"", _LAST_KEY, floor=b"", limit=_ROWS_MAX):
+                if not is_run_key(key):
+                    continue
+                run = decode_run(key, value, name)
+                suffix = f"/{abs(run.file):016x}{_SEGMENT if run.file > 0 else _ENTRY_LOG}"
+                size = run.length - run.head_length
+                choices += [
+                    (path, run.offset + run.head_length, size)
+                    for path in self._files
+                    if path.endswith(suffix) and size
+                ]
+        if not choices:
+            return False
+        self._flip(*self.random.choice(choices))
+        return True
+
+    def _flip(self, path: str, offset: int, length: int) -> None:
         at = offset + self.random.randrange(length)
         self._files[path].data[at] ^= 1 << self.random.randrange(8)
         self.simulation.event("rot", self.machine, path, at)
-        return True
 
     def lose_index(self) -> bool:
         """Lose the index. Return whether there was one. No process may use the disk."""
@@ -239,8 +254,8 @@ class Platter:
         self._durable_files, self._durable_directories = dict(self._files), dict(self._directories)
         self._changes.clear()
         self.indexes = {path: MemoryIndex(path) for path, _ in image.indexes}
-        for path, rows in image.indexes:
-            self.indexes[path].apply(rows)
+        for path, stored in image.indexes:
+            self.indexes[path].apply(stored)
         self.simulation.event("disk put back", self.machine, len(image.files))
 
     def damage(self, random: Random) -> str | None:

@@ -118,6 +118,9 @@ class Features:
         names = drawn if wanted is None else wanted
         is_alone, has_files = random.random() < ALONE_SHARE, random.random() < 0.5
         repairers, repair, upkeep = random.choice((1, 2, 2)), _draw_repair(random), _draw_upkeep(random)
+        if ROT_AT_REST in names:
+            # Rot at rest needs entries that are at rest: in files, and no longer in memory.
+            upkeep["segment_records_max"] = min(upkeep["segment_records_max"], 3)
         archivers, greedy, faults_wanted = (random.choice(each) for each in ((1, 2), (1, 2), (3, 10)))
         return cls(
             repairers=repairers if REPAIR in names else 0,
@@ -201,7 +204,8 @@ class Features:
             gap_s, first = trouble_s / ROT_FAULTS, FIRST_NUMBER + len(faults)
             faults += draw_faults(
                 random,
-                (ROT_AT_REST, ROT_AT_REST, INDEX_LOST),
+                # A start makes a lost index again only if the files are sound. So some runs have no rot.
+                random.choice(((ROT_AT_REST,), (ROT_AT_REST, ROT_AT_REST, INDEX_LOST), (INDEX_LOST,))),
                 gap_s=gap_s,
                 until_s=trouble_s,
                 first_number=first,

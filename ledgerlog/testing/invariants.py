@@ -212,6 +212,22 @@ class GodView:
         """Whether an entry is durable on a bookie."""
         return bookie in self._holders.get((ledger_id, entry_id), {})
 
+    def held_on(self, bookie: str) -> dict[int, list[int]]:
+        """The entries of existing ledgers that are durable on a bookie, by ledger. Entries after the end of a
+        closed ledger do not count, because a bookie may forget them."""
+        found: dict[int, list[int]] = {}
+        for (ledger_id, entry_id), holders in self._holders.items():
+            metadata = self.ledgers.get(ledger_id)
+            if metadata is None or bookie not in holders:
+                continue
+            if metadata.last_entry is None or entry_id <= metadata.last_entry:
+                found.setdefault(ledger_id, []).append(entry_id)
+        return found
+
+    def fenced_on(self, bookie: str) -> list[int]:
+        """The existing ledgers whose fence is durable on a bookie."""
+        return [ledger_id for at, ledger_id in self._fenced if at == bookie and ledger_id in self.ledgers]
+
     def was_held_at_its_fence(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
         """Whether an entry was durable on a bookie before the ledger's fence was."""
         since = self._holders.get((ledger_id, entry_id), {}).get(bookie)

@@ -59,6 +59,10 @@ class LossRules:
         """Whether the bookie may lose entries in this run."""
         return bookie in self._lost_through
 
+    def may_lack(self, bookie: str, ledger_id: int) -> bool:
+        """Whether the bookie may lack entries of the ledger that it once held."""
+        return self.may_lose(bookie) and (bookie not in self._syncs or self._may_have_lost(bookie, ledger_id))
+
     def on_loss(self, bookie: str) -> None:
         """A serving bookie has ended without a clean stop."""
         if bookie in self._lost_through and bookie not in self._syncs:

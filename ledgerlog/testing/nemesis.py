@@ -39,6 +39,9 @@ from ledgerlog.testing.world import World
 
 __all__ = ["Nemesis", "draw_plan"]
 
+REST_S = 0.02
+"""If bits are to rot in entries that are at rest, and there are none yet: how soon to look again."""
+
 
 def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
     """Draw the faults of a run, in the order of their times."""
@@ -187,8 +190,12 @@ class Nemesis:
         at_rest = fault.kind == ROT_AT_REST
         disk = cluster.disk(bookie)
         count = random.choice((1, 3, 10))
-        in_logs = at_rest and random.random() < 0.5
-        flipped = sum(disk.rot(entry_logs=in_logs) or disk.rot() for _ in range(count))
+        if at_rest and random.random() < 0.7:
+            while not disk.rot_entries():  # Nothing is at rest yet.
+                await world.rest(REST_S)
+            flipped = 1 + sum(disk.rot_entries() for _ in range(count - 1))
+        else:
+            flipped = sum(disk.rot() for _ in range(count))
         if not flipped:
             return
         world.rotten[bookie] = None
@@ -215,7 +222,7 @@ class Nemesis:
                 return
             cluster.faults[fault.kind] += 1
             world.damaged[bookie] = None
-            is_repaired = random.random() < 0.5
+            is_repaired = random.random() < 0.3
             self._tell(fault, bookie, "and is repaired" if is_repaired else "and makes it again")
             if is_repaired:
                 try:

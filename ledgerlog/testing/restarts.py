@@ -8,6 +8,7 @@ from ledgerlog.errors import CookieMismatch, IncompatibleVersion, LedgerLogError
 from ledgerlog.testing.disk import EMPTY_IMAGE
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.process import NodeCrashed
+from ledgerlog.testing.rot_rules import RebuildRule
 from ledgerlog.testing.world import World
 
 __all__ = ["RESTART_S", "repair", "require_rot", "start_again", "try_restart"]
@@ -41,8 +42,11 @@ async def start_again(world: World, name: str) -> None:
     Raises:
         LedgerLogError: The process does not start.
     """
+    rebuild = RebuildRule(world, name) if world.cluster.process(name).heals_index else None
     try:
         await world.cluster.restart(name)
+        if rebuild is not None and world.cluster.process(name).node is not None:
+            rebuild.check()
     except _DAMAGE:
         if name not in world.damaged:
             raise

@@ -354,8 +354,8 @@ class WireView:
 
     def _note_held(self, conversation: TappedConnection, header: Header) -> None:
         bookie = conversation.server.process
-        if self.loss.may_lose(bookie):
-            return  # ``loss_rules`` checks the denials of these bookies.
+        if self.loss.may_lack(bookie, header.ledger_id):
+            return  # ``loss_rules`` checks such denials.
         last = min(header.last, self._pushed.get(header.ledger_id, NO_ENTRY))
         held = [
             entry_id
@@ -373,7 +373,9 @@ class WireView:
         """
         god, header, bookie = self._god, frame.header, conversation.server.process
         held = self._talks[conversation.number].held.pop(asked.request, [])
-        if header.status not in _ANSWERS or header.ledger_id not in god.ledgers or self.loss.may_lose(bookie):
+        if header.status not in _ANSWERS or header.ledger_id not in god.ledgers:
+            return
+        if self.loss.may_lack(bookie, header.ledger_id):
             return
         found = dict.fromkeys(decode_entries_untrusted(frame).ids)
         through = min(asked.last, header.argument, self._pushed.get(header.ledger_id, NO_ENTRY))

@@ -56,6 +56,7 @@ from ledgerlog.testing.recoverers import RacingRecoverers
 from ledgerlog.testing.repairers import OPERATOR, Repairers
 from ledgerlog.testing.replicated import ReplicatedCounters
 from ledgerlog.testing.restores import RestoredStore
+from ledgerlog.testing.rot_rules import judge_rot
 from ledgerlog.testing.runs import simulated_cluster
 from ledgerlog.testing.swarm import COLLECT_S, Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
@@ -255,6 +256,8 @@ class _Run:
                     await archiving.judge(client)
                     if self.people.kinds:
                         await nemesis.mishaps.judge()
+                    if self.features.rot:
+                        await judge_rot(world, client)
             finally:
                 self.hostile.stop(cluster)
                 repairers.count()
