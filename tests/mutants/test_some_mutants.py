@@ -84,7 +84,7 @@ def test_a_survivor_a_mistake_and_a_test_that_fails_anyway_are_told_apart(tmp_pa
     survivor = attrs.evolve(BY_NAME["regular_add_on_a_fenced_ledger"], tests=(blind,))
     (change,) = survivor.changes
     broken = attrs.evolve(
-        survivor, name="broken", changes=(attrs.evolve(change, new="self.is_fenced and nobody"),)
+        survivor, name="broken", changes=(attrs.evolve(change, new="__import__('nobody')"),)
     )
     verdicts = run_mutants([survivor, broken], tmp_path / "first")
     assert [verdict.outcome for verdict in verdicts] == [Outcome.SURVIVED, Outcome.MISTAKE]
@@ -93,6 +93,8 @@ def test_a_survivor_a_mistake_and_a_test_that_fails_anyway_are_told_apart(tmp_pa
         run_mutants([attrs.evolve(survivor, tests=(f"{blind}_that_is_not_there",))], tmp_path / "second")
     with pytest.raises(Stale, match="0 times"):
         attrs.evolve(survivor, changes=(attrs.evolve(change, old="no_such_name"),)).patched()
+    with pytest.raises(Stale, match="does not define nobody"):
+        attrs.evolve(survivor, changes=(attrs.evolve(change, new="nobody"),)).patched()
 
 
 @pytest.mark.processes
