@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import re
 import shutil
 import socket
@@ -54,6 +55,10 @@ __all__ = [
 HOST = "127.0.0.1"
 TICK_MS = 500
 _LOOK_S = 0.05
+_PORTS_FROM = 20_000
+_PORTS_OF_CONNECTIONS_FROM = 32_768
+_PORT_TRIES = 100
+_RANGE_PATH = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ANSWER_S = 1.0
 
 _JARS = (
@@ -242,16 +247,17 @@ def _reserve(wanted: list[tuple[int, int, int] | None]) -> list[tuple[int, int, 
         return kept
     # Bind all ports before releasing any, so no port is given out twice.
     with ExitStack() as stack:
-        return [(_bind(stack, 0), _bind(stack, 0), _bind(stack, 0)) for _ in wanted]
+        return [(_bind_new(stack), _bind_new(stack), _bind_new(stack)) for _ in wanted]
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return a port of this machine that is free now: ``preferred``, or another one if that is taken."""
+    """Return a port of this machine that is free now: ``preferred``, or another one if that is taken. With
+    0, always choose one."""
     with ExitStack() as stack:
-        try:
-            return _bind(stack, preferred)
-        except OSError:
-            return _bind(stack, 0)
+        if preferred:
+            with suppress(OSError):
+                return _bind(stack, preferred)
+        return _bind_new(stack)
 
 
 def _bind_all(servers: list[tuple[int, int, int]]) -> bool:
@@ -262,6 +268,24 @@ def _bind_all(servers: list[tuple[int, int, int]]) -> bool:
         except OSError:
             return False
     return True
+
+
+def _bind_new(stack: ExitStack) -> int:
+    """Bind a free port that the system does not give to connections. Otherwise a connection of any process
+    could get the port before its server does."""
+    ports = range(_PORTS_FROM, _first_of_connections())
+    for port in random.sample(ports, min(len(ports), _PORT_TRIES)):
+        with suppress(OSError):
+            return _bind(stack, port)
+    return _bind(stack, 0)
+
+
+def _first_of_connections() -> int:
+    """Return the first port that the system gives to connections."""
+    try:
+        return int(_RANGE_PATH.read_text().split()[0])
+    except OSError:
+        return _PORTS_OF_CONNECTIONS_FROM
 
 
 def _bind(stack: ExitStack, port: int) -> int:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ledgerlog.cli import zookeeper
 from ledgerlog.cli.zookeeper import (
     ZooKeeperMissing,
     existing_servers,
+    free_port,
     hosts_of,
     ports_are_free,
     prepare_servers,
@@ -92,6 +94,19 @@ def test_servers_keep_their_number_and_their_ports(tmp_path: Path) -> None:
     assert f"server.2=127.0.0.1:{first[1].quorum_port}:{first[1].election_port};127.0.0.1:" in text
     assert (first[1].directory / "data" / "myid").read_text() == "2\n"
     assert hosts_of(first) == ",".join(f"127.0.0.1:{s.client_port}" for s in first)
+
+
+def test_no_connection_can_get_a_port_between_its_choice_and_the_start_of_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = tmp_path / "ip_local_port_range"
+    known.write_text("30000\t60999\n")
+    monkeypatch.setattr(zookeeper, "_RANGE_PATH", known)
+    (server,) = prepare_servers(tmp_path, 1)
+    chosen = (server.client_port, server.quorum_port, server.election_port, free_port())
+    assert all(20_000 <= port < 30_000 for port in chosen)
+    known.write_text("1024\t60999\n")
+    assert free_port() > 0, "all ports may go to connections"
 
 
 def test_where_a_port_is_taken_all_get_new_ones(tmp_path: Path) -> None:
