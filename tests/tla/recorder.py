@@ -8,18 +8,15 @@ it sends. They are recorded in that order, and the state of the core after the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from random import Random
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 
 from ledgerlog.wire.frame import Status
 from tests.model.bookie_node import BookieNode
-from tests.model.checker import _Broke, wander
 from tests.model.client_nodes import OwnerNode, RecovererNode
 from tests.model.configuration import BUDGETS, Configuration
-from tests.model.invariants import Violation
 from tests.model.messages import (
     Add,
     AddAnswer,
@@ -36,11 +33,11 @@ from tests.model.numbering import BUDGET, META, Action, Reaction, State
 from tests.model.world import World
 from tests.tla import views
 from tests.tla.sets import Losing
-from tests.tla.steps import Step
+from tests.tla.steps import Step, Unjudged, record
 from tests.tla.values import View
 
 
-class RecordedWorld(World):
+class RecordedWorld(Unjudged, World):
     """The model's world without anything that makes states fewer, and with a log of its reactions."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -93,22 +90,10 @@ class RecordedWorld(World):
         finally:
             self.is_logging = False
 
-    def _report(self, broken: Iterable[Violation]) -> None:
-        """A run goes on, whatever it broke: the module is to say so."""
-
 
 def record_ledger(configuration: Configuration, seed: int, *, steps_max: int = 200) -> list[Step]:
     """Run the cores at random, and return what they did as steps of the module."""
-    world = RecordedWorld(configuration)
-    steps: list[Step] = []
-    state = world.initial()
-    try:
-        for following, action in wander(world, Random(f"tla/{seed}"), steps_max):
-            steps += _steps(world, state, action, following)
-            state = following
-    except _Broke:
-        pass  # A core that lost a rule may run into an assertion of its own. What it did before is judged.
-    return steps
+    return record(RecordedWorld(configuration), seed, steps_max, _steps)
 
 
 def _steps(world: RecordedWorld, state: State, action: Action, following: State) -> Iterator[Step]:
