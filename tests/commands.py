@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -25,6 +26,8 @@ import attrs
 import trio
 
 from tests.zookeepers import SHARED_PROCESSES
+
+logger = logging.getLogger(__name__)
 
 _SCRIPT = Path(__file__).with_name("forking.py")
 
@@ -69,10 +72,14 @@ async def run_command(command: str, *arguments: str, stdin: bytes = b"") -> Ran:
             with suppress(trio.BrokenResourceError):  # It need not read it.
                 await to_stdin.send_all(stdin)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed)
-        for stream in said:
-            nursery.start_soon(read, stream)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed)
+            for stream in said:
+                nursery.start_soon(read, stream)
+    finally:
+        if not said[from_status]:
+            logger.warning("it did not end: %s %s; it wrote %s", command, arguments, [*said.values()])
     assert said[from_status], "the process that forks the commands has died"
     return Ran(int(said[from_status]), said[from_stdout], said[from_stderr].decode())
 

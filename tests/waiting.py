@@ -22,16 +22,19 @@ PATIENCE_S = float(os.environ.get("LEDGERLOG_TEST_PATIENCE_S", "300"))
 T = TypeVar("T")
 
 
-async def until(look: Callable[[], T | Awaitable[T]], *, every_s: float = 0.02) -> T:
+async def until(
+    look: Callable[[], T | Awaitable[T]], *, every_s: float = 0.02, tell: Callable[[], object] | None = None
+) -> T:
     """Call ``look`` until its result is true, and return the result. An awaitable result is awaited.
 
     Raises:
-        trio.TooSlowError: It was not true within ``PATIENCE_S``.
+        trio.TooSlowError: It was not true within ``PATIENCE_S``. The message has what ``tell`` returns then.
     """
-    with trio.fail_after(PATIENCE_S):
+    with trio.move_on_after(PATIENCE_S):
         while True:
             found = look()
             seen: T = await found if inspect.isawaitable(found) else found
             if seen:
                 return seen
             await trio.sleep(every_s)
+    raise trio.TooSlowError(f"not true within {PATIENCE_S:g} s" + (f": {tell()}" if tell is not None else ""))

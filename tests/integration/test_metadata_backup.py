@@ -23,6 +23,7 @@ from ledgerlog.meta.sqlite_file import read_snapshot
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import back_up, make_cluster_at, parse_uri
 from ledgerlog.model.policies import RollPolicy
+from tests.commands import Ran
 from tests.integration.running_cluster import RunningCluster, ledgerlog_ok, start_cluster
 from tests.integration.running_cluster import ledgerlog as run_ledgerlog
 from tests.waiting import PATIENCE_S, until
@@ -118,7 +119,7 @@ async def load(uri: str, acknowledged: list[int], name: str = "x") -> AsyncItera
 
 
 async def rolled(log: ledgerlog.Log, more: int) -> None:
-    """Return once the log has ``count`` more ledgers."""
+    """Return once the log has that many more ledgers."""
     before = len((await log.info()).segments)
 
     async def has_rolled() -> bool:
@@ -138,16 +139,18 @@ async def brought_back(uri: str, at_least: int) -> list[int]:
     an operator runs it again.
     """
     logs: set[str | None] = set()
+    checks: list[Ran] = []
 
     async def has_all() -> list[int] | None:
         ran = await run_ledgerlog("metadata", "check", "--bring-back", "--json", uri=uri)
+        checks.append(ran)
         said = json.loads(ran.stdout or "{}")
         logs.update(ledger["log"] for ledger in said.get("brought_back", ()))
         found = await records(uri)
         assert found == list(range(len(found))), ran.stderr
         return found if len(found) >= at_least else None
 
-    found = await until(has_all)
+    found = await until(has_all, tell=lambda: f"{len(checks)} checks, the last ones: {checks[-2:]}")
     assert found is not None
     assert logs == {"x"}
     return found
