@@ -3,9 +3,11 @@
 **Consistency.** A backup has the state of each log at one instant. If the saved record of a log lists a
 ledger, the backup has the ledger too, unless the store had lost it. SQLite gives the state of the whole store
 at one instant, by one read transaction. Other stores are read node by node: first the ledgers, then the
-records of logs. If a record lists a ledger that was made in between, the ledger is read and saved as well. If
-that ledger is gone, the log was truncated meanwhile, so the log's record is read again. The counters are read
-last, so a counter is never below an id in the backup.
+records of logs. If a record lists a ledger that was made in between, or was not closed yet when it was
+saved, the ledger is read and saved again. (The record counts a closed ledger's records. If the backup had
+that ledger as open, readers would stop before its end.) If the ledger is gone, the log was truncated
+meanwhile, so the log's record is read again. The counters are read last, so a counter is never below an id in
+the backup.
 
 Nodes that end with a session (registrations, locks, candidates) are not saved. The record of an earlier
 restore is not saved either.
@@ -32,6 +34,7 @@ from ledgerlog.model.layout import (
     ledger_path,
     log_record_of,
 )
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 
 __all__ = ["COUNTERS", "save", "walk"]
@@ -70,15 +73,17 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
         raise InvalidArgument("a backup is made of a store that belongs to a cluster")
     await store.sync()
     writer.begin(store.cluster, made_ms)
-    saved = array("Q")
-    """The ids of the saved ledgers, in growing order."""
+    closed = array("Q")
+    """The ids of the ledgers that were closed when they were saved, in growing order."""
     async for path, node in walk(store, *LASTING_ROOTS):
         if path.startswith(LEDGERS + "/"):
             writer.node(path, node.value)
             with contextlib.suppress(ValueError):  # A node that is not a ledger is saved like any other.
-                saved.append(ledger_id_of(*path.split("/")[1:]))
+                ledger_id = ledger_id_of(*path.split("/")[1:])
+                if _is_closed(node.value, ledger_id):
+                    closed.append(ledger_id)
         elif path.startswith(LOG_RECORDS + "/"):
-            await _save_log(store, writer, path, node, saved)
+            await _save_log(store, writer, path, node, closed)
         else:
             writer.node(path, node.value)
     counters = {counter: await store.highest_id(counter) for counter in COUNTERS}
@@ -87,16 +92,21 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
 
 
 async def _save_log(
-    store: MetadataStore, writer: BackupWriter, path: str, record: Versioned, saved: array[int]
+    store: MetadataStore, writer: BackupWriter, path: str, record: Versioned, closed: array[int]
 ) -> None:
-    """Save the record of a log, and the log's ledgers that were made after the ledgers were saved."""
+    """Save the record of a log, and the log's ledgers that were made or closed after the ledgers were saved.
+
+    Args:
+        closed: The ids of the ledgers that need not be saved again, in growing order.
+    """
     found: Versioned | None = record
     for _ in range(_READINGS_MAX):
         if found is None:
             return  # The log was deleted.
-        missing = [ledger_id for ledger_id in _ledgers_of(path, found) if not _is_in(saved, ledger_id)]
         lost = False
-        for ledger_id in missing:
+        for ledger_id in _ledgers_of(path, found):
+            if _is_in(closed, ledger_id):
+                continue
             node = await store.get(ledger_path(ledger_id))
             lost = lost or node is None
             if node is not None:
@@ -124,6 +134,13 @@ def _ledgers_of(path: str, record: Versioned) -> list[int]:
     return [segment.ledger_id for segment in metadata.segments]
 
 
-def _is_in(saved: array[int], ledger_id: int) -> bool:
-    at = bisect_left(saved, ledger_id)
-    return at < len(saved) and saved[at] == ledger_id
+def _is_closed(value: bytes, ledger_id: int) -> bool:
+    try:
+        return LedgerMetadata.decode_untrusted(value, ledger_id).is_closed
+    except (MetadataCorrupt, IncompatibleVersion):
+        return False
+
+
+def _is_in(closed: array[int], ledger_id: int) -> bool:
+    at = bisect_left(closed, ledger_id)
+    return at < len(closed) and closed[at] == ledger_id

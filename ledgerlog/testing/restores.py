@@ -1,7 +1,8 @@
 """A run in which the metadata store is lost or set back, and is restored from an older backup.
 
-Leaders contend for a log that rolls, while bookies and leaders die. An operator saves a backup. The leaders
-make more ledgers, which the backup does not have. Then one of two things happens:
+Leaders contend for a log that rolls, while bookies and leaders die. An operator saves a backup. If the store
+answers slowly, the log rolls between two reads of the backup. The leaders make more ledgers, which the backup
+does not have. Then one of two things happens:
 
     lost        the store is emptied under live bookies and leaders, and restored
     set back    the leaders and the bookies stop, and the store is restored over its present content
@@ -41,6 +42,7 @@ from ledgerlog.model.restoration import EPOCH_MS
 from ledgerlog.repair.bringing_back import bring_back
 from ledgerlog.repair.metadata_check import look_at_metadata
 from ledgerlog.testing.cluster import SimulatedCluster
+from ledgerlog.testing.faulty_store import FaultyStore, latency
 from ledgerlog.testing.invariants import BLOCK_MAGIC, Violation
 from ledgerlog.testing.log_history import LogHistory, judge
 from ledgerlog.testing.swarm import Swarm
@@ -61,7 +63,8 @@ SESSIONS_END_S = 40.0
 A_DAY_MS = 24 * 3600 * 1000
 
 RECORDS_MAX = 60
-"""How many records are sent in each of the three phases: before the backup, after it, after the restore."""
+"""How many records are sent in each of three phases: before the backup, from the backup to the restore, and
+after the restore."""
 
 
 class RestoredStore:
@@ -128,8 +131,10 @@ class RestoredStore:
         for name in LEADERS:
             cluster.start(name, self._lead)
         await self._trouble(cluster, random.uniform(0.5, 4.0))
+        self._acked, self._records_max = trio.Event(), self._records + RECORDS_MAX
+        with trio.move_on_after(WRITES_AGAIN_S):
+            await self._acked.wait()  # So the log rolls while the backup is made.
         backup = await self._saved(cluster)
-        self._records_max += RECORDS_MAX
         await self._trouble(cluster, random.uniform(0.5, 8.0))
         restored = await self._restore(cluster, backup)
         await self._bring_back(cluster, restored)
@@ -204,10 +209,10 @@ class RestoredStore:
 
     async def _saved(self, cluster: SimulatedCluster) -> Backup:
         self.told.append(f"at {cluster.simulation.now:.3f} s: backup")
-        async with cluster.tree.open_store() as store:
-            store.belong_to(cluster.cluster_id)
-            content = BytesIO()
-            await save(store, BackupWriter(content), made_ms=_now_ms(cluster))
+        store = FaultyStore(cluster.tree, latency(self._random.choice((0.0, 0.01, 0.03))))
+        store.belong_to(cluster.cluster_id)
+        content = BytesIO()
+        await save(store, BackupWriter(content), made_ms=_now_ms(cluster))
         return _written(self._path, content.getvalue())
 
     async def _restore(self, cluster: SimulatedCluster, backup: Backup) -> Restored:

@@ -198,6 +198,15 @@ MUTANTS = (
         f"{_TEST_RESTORED}::test_a_backup_has_the_ledgers_that_a_log_lists_since_they_were_read",
     ),
     mutant(
+        "a_backup_has_ledgers_as_they_were_before_their_log_counted_on_their_end",
+        "A.8",
+        "backup._is_closed",
+        "LedgerMetadata.decode_untrusted(value, ledger_id).is_closed",
+        "True",
+        f"{_TEST_RESTORED}::"
+        "test_a_ledger_that_was_open_when_the_backup_read_it_and_closed_in_its_log_is_read_whole",
+    ),
+    mutant(
         "half_a_restore_is_served",
         "A.8",
         "restore.restore",

@@ -794,3 +794,41 @@ async def test_a_backup_has_the_ledgers_that_a_log_lists_since_they_were_read(tm
     with write_backup(str(tmp_path / "backup")) as writer:
         await save(store, writer, made_ms=NOW_MS)
     assert dict(open_backup(str(tmp_path / "backup")).read())[ledger_path(5)] == b"five"
+
+
+async def test_a_ledger_that_was_open_when_the_backup_read_it_and_closed_in_its_log_is_read_whole(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    """A store that is read node by node: the log rolls between the reads of its ledger and of its list."""
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            async with log.writer() as writer:
+
+                async def append(records: range) -> None:
+                    for number in records:
+                        await writer.append(b"%d" % number)
+
+                async def roll_before_the_list_is_read(call: Call, go_on: GoOn) -> Any:
+                    if call.path == log_record_path(0):
+                        store.faults.clear()
+                        for first in (5, 10):
+                            await append(range(first, first + 5))
+                            await writer.roll()
+                        await append(range(15, 20))
+                    return await go_on()
+
+                await append(range(5))
+                store = FaultyStore(cluster.tree, roll_before_the_list_is_read)
+                store.belong_to(OURS)
+                with write_backup(str(tmp_path / "backup")) as file:
+                    await save(store, file, made_ms=NOW_MS)
+                await append(range(20, 25))
+                await writer.roll()
+                await append(range(25, 30))
+        await restored_under_bookies(cluster, open_backup(str(tmp_path / "backup")))
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            _, left = await bring_back(client.opened, await look_at_metadata(client.opened))
+            assert not left
+            assert await records_of(await open_log(client.opened, "x")) == numbers(30)

@@ -21,6 +21,7 @@ from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.meta import backup
 from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import Check, MetadataStore
 from ledgerlog.model.bookie import Age, Cookie
@@ -227,6 +228,14 @@ def test_a_restore_that_gives_out_old_ids_is_found(monkeypatch: pytest.MonkeyPat
     # Often bookies still have a ledger with such an id and refuse the new one. Then no leader can write
     # (WritesAgain), and each such run takes long.
     assert violation_of_some_seed("IdsAreNew", "NothingDeleted", seeds=range(2, 60))
+
+
+def test_a_backup_with_ledgers_that_are_older_than_their_logs_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only(monkeypatch, RESTORED)
+    monkeypatch.setattr(backup, "_is_closed", lambda value, ledger_id: True)
+    assert "is lost" in violation_of_some_seed(seeds=range(10, 60))
 
 
 def test_a_check_that_forgets_ledgers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
