@@ -27,6 +27,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -35,7 +36,7 @@ import trio
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import LedgerLogError
 
-__all__ = ["Child", "ChildFailed", "ChildProcesses", "open_children", "python_command", "tail_of"]
+__all__ = ["Child", "ChildFailed", "ChildProcesses", "end_of_log", "open_children", "python_command"]
 
 GRACE_S = 8.0
 """How long a child may take to end after it was asked to.
@@ -47,6 +48,9 @@ KILL_S = 5.0
 """How long a killed child may take to disappear. Only a child that hangs inside the kernel takes longer."""
 
 _SCRIPT = Path(__file__).with_name("exit_with_parent.py")
+
+_JAVA_FRAME = ("\tat ", "\t... ")
+"""The beginnings of the lines that a Java program writes below the cause of an exception."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
@@ -138,13 +142,13 @@ class Child:
             os.close(self._pidfd)
 
     def how_it_ended(self) -> str:
-        """Say how the process ended, with the last line of its log."""
+        """Say how the process ended, and why, according to its log (``end_of_log``)."""
         status = self.exit_status
         if status is None:
             return f"{self.name} (process {self.pid}) is running"
         if status < 0:
             return f"{self.name} (process {self.pid}) was ended by {signal.Signals(-status).name}"
-        last = tail_of(self.log_path)
+        last = end_of_log(self.log_path)
         return f"{self.name} (process {self.pid}) ended with status {status}{': ' + last if last else ''}"
 
 
@@ -307,8 +311,14 @@ def _open_pidfd(process: subprocess.Popen[bytes]) -> int:
         raise
 
 
-def tail_of(log_path: Path | None, *, bytes_max: int = 4096) -> str:
-    """Return the last line of a log file that is not blank; "" if there is none."""
+def end_of_log(log_path: Path | None, *, bytes_max: int = 16 * 1024) -> str:
+    """Return the last line of a log file that is not blank; "" if there is none.
+
+    A Java program writes the stack frames below the cause, and often more lines after them. If the end of the
+    file has such frames, the result is the line above the last ones, and then the last line:
+
+        java.net.BindException: Address already in use ... ERROR Exiting JVM with code 1
+    """
     if log_path is None:
         return ""
     try:
@@ -318,4 +328,9 @@ def tail_of(log_path: Path | None, *, bytes_max: int = 4096) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    lines = [line for line in lines if line.strip()]
+    last = "" if not lines or lines[-1].startswith(_JAVA_FRAME) else lines[-1].strip()
+    for cause, frame in reversed(list(pairwise(lines))):
+        if frame.startswith(_JAVA_FRAME) and not cause.startswith(_JAVA_FRAME):
+            return f"{cause.strip()} ... {last}" if last else cause.strip()
+    return last

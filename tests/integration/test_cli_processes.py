@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgerlog.cli.processes import ChildFailed, open_children
+from ledgerlog.cli.processes import ChildFailed, end_of_log, open_children
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -115,6 +115,29 @@ async def test_pipes_lead_to_a_child_and_back_and_many_tasks_may_wait_for_its_en
             nursery.start_soon(wait)
         await echo.stdin.aclose()
     assert statuses == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", ""),
+        ("one\ntwo\n\n", "two"),
+        ("Traceback (most recent call last):\n  File x, line 1\nValueError: no\n", "ValueError: no"),
+        (
+            "ERROR it failed\nException: outer\n\tat A.a(A.java:1)\nCaused by: inner\n\tat B.b(B.java:2)\n"
+            "\t... 1 more\nWARN audit is off\nERROR exiting\n",
+            "Caused by: inner ... ERROR exiting",
+        ),
+        ("Exception: no\n\tat A.a(A.java:1)\n", "Exception: no"),
+        ("\tat A.a(A.java:1)\n\tat A.b(A.java:2)\nlast\n", "last"),
+    ],
+)
+def test_the_end_of_a_log_tells_the_cause_above_the_frames_of_a_java_program(
+    tmp_path: Path, log: str, told: str
+) -> None:
+    (tmp_path / "log").write_text(log)
+    assert end_of_log(tmp_path / "log") == told
+    assert end_of_log(tmp_path / "none") == end_of_log(None) == ""
 
 
 async def test_the_end_of_a_child_is_told_with_its_last_words(tmp_path: Path) -> None:
