@@ -36,7 +36,14 @@ from kazoo.client import KazooClient
 
 from ledgerlog.cli import exit_with_parent
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
-from ledgerlog.cli.zookeeper import ZookeeperServer, hosts_of, prepare_servers, server_command, wait_serving
+from ledgerlog.cli.zookeeper import (
+    ZookeeperServer,
+    free_port,
+    hosts_of,
+    prepare_servers,
+    server_command,
+    wait_serving,
+)
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
 from ledgerlog.model.credentials import TLS
 from tests import certificates
@@ -275,9 +282,7 @@ def secured_server(path: Path) -> Iterator[SecuredServer]:
         f"Server {{\n org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n"
     )
     (server,) = prepare_servers(path, 1)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        tls_port = free.getsockname()[1]
+    tls_port = free_port()
     server.config_path.write_text(server.config_path.read_text() + _secure_configuration(path, tls_port))
     java, *options, main, config = server_command(server.config_path)
     place = options.index("-cp") + 1

@@ -45,6 +45,7 @@ __all__ = [
     "counters",
     "existing_servers",
     "free_port",
+    "free_ports",
     "hosts_of",
     "ports_are_free",
     "prepare_servers",
@@ -245,9 +246,8 @@ def _reserve(wanted: list[tuple[int, int, int] | None]) -> list[tuple[int, int, 
     kept = [three for three in wanted if three is not None]
     if len(kept) == len(wanted) and _bind_all(kept):
         return kept
-    # Bind all ports before releasing any, so no port is given out twice.
-    with ExitStack() as stack:
-        return [(_bind_new(stack), _bind_new(stack), _bind_new(stack)) for _ in wanted]
+    ports = iter(free_ports(3 * len(wanted)))
+    return list(zip(ports, ports, ports, strict=True))
 
 
 def free_port(preferred: int = 0) -> int:
@@ -258,6 +258,12 @@ def free_port(preferred: int = 0) -> int:
             with suppress(OSError):
                 return _bind(stack, preferred)
         return _bind_new(stack)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports of this machine that are free now."""
+    with ExitStack() as stack:
+        return [_bind_new(stack) for _ in range(count)]
 
 
 def _bind_all(servers: list[tuple[int, int, int]]) -> bool:

@@ -17,6 +17,7 @@ import trio
 
 import ledgerlog
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
+from ledgerlog.cli.zookeeper import free_port
 from tests.integration.running_cluster import start_cluster
 from tests.waiting import PATIENCE_S, until
 
@@ -38,15 +39,8 @@ class Server:
     child: Child
 
 
-async def free_port() -> int:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        port: int = listener.socket.getsockname()[1]
-    return port
-
-
 async def start(children: ChildProcesses, service: str, uri: str, folder: Path) -> Server:
-    address = f"127.0.0.1:{await free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, str(EXAMPLES / f"{service}.py"), uri, address]
     return Server(address, await children.start(address, command, log_path=folder / f"{address}.log"))
 

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgerlog.cli.zookeeper import free_ports
 from tests.commands import forking_process
 from tests.integration.pages import ROOT, Block, all_pages, blocks, without_blocks
 from tests.waiting import PATIENCE_S
@@ -113,14 +113,6 @@ def commands(block: Block) -> list[tuple[str, str | None]]:
     return [
         (command, said) for command, said in re.findall(r"^\$ (.*\n)((?:(?!\$ ).*\n)*)", block.code, re.M)
     ]
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def staged(code: str, stage: Path, ports: dict[str, int]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import random
-import socket
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import trio
 
 import ledgerlog
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
+from ledgerlog.cli.zookeeper import free_ports
 from ledgerlog.testing.history import History, NotLinearizable
 from tests.integration.running_cluster import start_cluster
 from tests.waiting import PATIENCE_S, until
@@ -39,13 +39,7 @@ def example() -> ModuleType:
 
 def free_addresses(count: int) -> list[str]:
     """Return addresses that are free at the moment."""
-    taken = [socket.socket() for _ in range(count)]
-    for each in taken:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
-    for each in taken:
-        each.close()
-    return addresses
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 Command = tuple[str, str, str | None, str | None]

@@ -21,7 +21,7 @@ import trio
 
 from ledgerlog.cli.bench_figures import CpuClock
 from ledgerlog.cli.processes import Child, ChildFailed, ChildProcesses, open_children, python_command
-from ledgerlog.cli.zookeeper import HOST, free_port, hosts_of, prepare_servers, server_command, wait_serving
+from ledgerlog.cli.zookeeper import HOST, free_ports, hosts_of, prepare_servers, server_command, wait_serving
 from tests.bench.peers.programs import bookkeeper_classes, go_programs, program
 
 __all__ = ["SYSTEMS", "Figures", "Load", "Open", "Peer", "System", "Times"]
@@ -220,7 +220,7 @@ async def _open_bookkeeper(classes: str, java: str, tuned: bool, directory: Path
         made = await children.start("init", [*load, "init", uri], log_path=directory / "init.log")
         if await made.wait() != 0:
             raise ChildFailed(made.how_it_ended())
-        ports = [free_port() for _ in range(_SERVERS)]
+        ports = free_ports(_SERVERS)
         for number, port in enumerate(ports, 1):
             place = directory / f"bookie-{number}"
             place.mkdir()
@@ -252,7 +252,8 @@ async def _open_bookkeeper(classes: str, java: str, tuned: bool, directory: Path
 @asynccontextmanager
 async def _open_nats(programs: Path, sync: str, directory: Path) -> AsyncIterator[Open]:
     async with open_children() as children:
-        ports, routes = ([free_port() for _ in range(_SERVERS)] for _ in range(2))
+        all_ports = free_ports(2 * _SERVERS)
+        ports, routes = all_ports[:_SERVERS], all_ports[_SERVERS:]
         servers = []
         for number, (port, route) in enumerate(zip(ports, routes, strict=True), 1):
             path = directory / f"nats-{number}.conf"
@@ -274,7 +275,7 @@ async def _open_nats(programs: Path, sync: str, directory: Path) -> AsyncIterato
 @asynccontextmanager
 async def _open_redis(programs: Path, server: str, directory: Path) -> AsyncIterator[Open]:
     async with open_children() as children:
-        ports = [free_port() for _ in range(_SERVERS)]
+        ports = free_ports(_SERVERS)
         servers = []
         for number, port in enumerate(ports, 1):
             place = directory / f"redis-{number}"
@@ -300,7 +301,8 @@ async def _open_redis(programs: Path, server: str, directory: Path) -> AsyncIter
 @asynccontextmanager
 async def _open_etcd(programs: Path, directory: Path) -> AsyncIterator[Open]:
     async with open_children() as children:
-        ports, peers = ([free_port() for _ in range(_SERVERS)] for _ in range(2))
+        all_ports = free_ports(2 * _SERVERS)
+        ports, peers = all_ports[:_SERVERS], all_ports[_SERVERS:]
         members = ",".join(f"etcd-{n}=http://{HOST}:{port}" for n, port in enumerate(peers, 1))
         servers = []
         for number, (port, peer) in enumerate(zip(ports, peers, strict=True), 1):
