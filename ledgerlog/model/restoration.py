@@ -36,7 +36,6 @@ from ledgerlog.model.log import LogMetadata
 
 __all__ = [
     "AS_IN_BACKUP_LABEL",
-    "BROUGHT_BACK_LABEL",
     "EPOCH_MS",
     "Restoration",
     "first_new_epoch",
@@ -46,9 +45,6 @@ __all__ = [
 
 AS_IN_BACKUP_LABEL = "as-in-backup"
 """On a ledger that is not CLOSED: its fragments come from a backup, and may be outdated."""
-
-BROUGHT_BACK_LABEL = "brought-back"
-"""On a forgotten ledger whose metadata were made again, until its log lists it (``repair.bringing_back``)."""
 
 _TOKEN = b"restored"
 """The token of records that a restore has written. No process mistakes such a write for its own."""

@@ -13,9 +13,9 @@ order in which they were written:
    its recovery asks all bookies (``ledger.holders``).
 4. Add the ledger to the log's list by a compare-and-set. Only then is the ledger part of the log.
 
-A crash before step 4 leaves metadata with ``BROUGHT_BACK_LABEL`` that no list names; the next run continues
-there. If a ledger does not continue its log, this module leaves the ledger out and reports it: the ledger's
-offsets may belong to other records.
+A crash before step 4 leaves metadata that no list names, so the ledger still counts as forgotten. The next
+run continues there. If a ledger does not continue its log, this module leaves the ledger out and reports it:
+the ledger's offsets may belong to other records.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL, BROUGHT_BACK_LABEL
+from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL
 from ledgerlog.repair.core.metadata_check import HeldOnly, MetadataCheck
 from ledgerlog.wire.records import EntryHeader, decode_header
 
@@ -227,12 +227,6 @@ class _Log:
             return now.brought_back(ledger.ledger_id, header.epoch, counts, token)
 
         await self._logs.change(record.name, self._incarnation, change)
-        await self._change_ledger(
-            ledger.ledger_id,
-            lambda now, token: now.with_labels(
-                {label: value for label, value in now.custom.items() if label != BROUGHT_BACK_LABEL}, token
-            ),
-        )
         self._back.append(
             BroughtBack(ledger.ledger_id, record.name, header.first_offset, counts.record_count)
         )
@@ -260,11 +254,7 @@ class _Log:
             key=ledger.key,
             token=self._client.environment.new_token(),
             created_ms=self._client.environment.now_ms(),
-            custom={
-                **ledger_labels(record, header.epoch),
-                AS_IN_BACKUP_LABEL: b"",
-                BROUGHT_BACK_LABEL: b"",
-            },
+            custom={**ledger_labels(record, header.epoch), AS_IN_BACKUP_LABEL: b""},
         )
 
         async def write(_: bool) -> None:

@@ -150,13 +150,17 @@ MUTANTS = (
         "an_interrupted_bringing_back_is_forgotten",
         "A.8",
         "core.metadata_check.check_metadata",
-        """
-        known -= {
-            x.ledger_id for x in ledgers if BROUGHT_BACK_LABEL in x.custom and x.ledger_id not in in_lists
-        }
-        """,
-        "",
+        "x.ledger_id in in_lists",
+        "True",
         f"{_TEST_RESTORED}::test_an_interrupted_bringing_back_is_done_again",
+    ),
+    mutant(
+        "a_closed_ledger_that_no_list_names_is_not_forgotten",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        "all(row.last_entry == NO_ENTRY for row in holders.get(x.ledger_id, {}).values())",
+        "x.is_closed",
+        f"{_TEST_RESTORED}::test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named",
     ),
     mutant(
         "strangers_list_the_keys_of_ledgers",

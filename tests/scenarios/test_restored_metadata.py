@@ -24,7 +24,10 @@ from ledgerlog.errors import (
     WrongCluster,
 )
 from ledgerlog.ledger.bookies import STORED_PLACEMENT
+from ledgerlog.log.attach import splice, stage
+from ledgerlog.log.core.attach import Commit
 from ledgerlog.log.log import Log, create_log, open_log
+from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.backup import save
 from ledgerlog.meta.backup_file import Backup, open_backup, write_backup
 from ledgerlog.meta.belonging import RESTORING, find_cluster, join_cluster
@@ -832,3 +835,58 @@ async def test_a_ledger_that_was_open_when_the_backup_read_it_and_closed_in_its_
             _, left = await bring_back(client.opened, await look_at_metadata(client.opened))
             assert not left
             assert await records_of(await open_log(client.opened, "x")) == numbers(30)
+
+
+@pytest.mark.parametrize("calls", [10, 22, 26, 30])
+async def test_a_ledger_of_the_backup_that_its_leader_listed_later_is_brought_back_after_an_interruption(
+    clock: MockClock, tmp_path: Path, calls: int
+) -> None:
+    """The leader had made it ahead. When it is recovered, nothing in its metadata shows that they are old."""
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+
+            async def back_up_before_the_roll_is_written(call: Call, go_on: GoOn) -> Any:
+                if call.verb == "set" and call.path == log_record_path(log.incarnation):
+                    client.store.faults.clear()
+                    await backed_up(cluster.tree, tmp_path / "backup")
+                return await go_on()
+
+            async with log.writer() as writer:
+                await writer.append(b"0")
+                client.store.faults.append(back_up_before_the_roll_is_written)
+                await writer.roll()
+                await writer.append(b"1")
+        await restored_under_bookies(cluster, open_backup(str(tmp_path / "backup")))
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            check = await look_at_metadata(client.opened)
+            client.store.faults.append(unreachable_after(calls))
+            with contextlib.suppress(LedgerLogError):
+                await bring_back(client.opened, check)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            await bring_back(client.opened, await look_at_metadata(client.opened))
+            assert await records_of(await open_log(client.opened, "x")) == numbers(2)
+            assert (await look_at_metadata(client.opened)).is_sound
+
+
+async def test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            registry = LogRegistry(client.opened.store, client.opened.environment)
+            async with stage(client.opened, registry, log.name, log.incarnation) as opened:
+                await opened.append_many([b"0", b"1"])
+                staged = await opened.close()
+            assert staged is not None
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            commit = Commit(producer="p", source="s", run="r", batch=0, staged=(staged,))
+            await splice(client.opened, registry, log.name, log.incarnation, commit)
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            _, (left,) = await bring_back(client.opened, await look_at_metadata(client.opened))
+            assert (left.ledger_id, left.log) == (staged.ledger_id, "x")

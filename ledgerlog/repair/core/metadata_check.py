@@ -6,10 +6,10 @@ than the ledger. Otherwise the ledger was *deleted*, and bookies will collect it
 that was really deleted, and that bookies had not collected yet, looks forgotten too: the difference cannot be
 seen.
 
-While the loss of the restore is not accepted, two more kinds of ledgers count as forgotten although the
-metadata have them, if bookies hold them and no log's list names them. A ledger with ``BROUGHT_BACK_LABEL``:
-its metadata were made again, but that work was interrupted. And a ledger of a log that was not CLOSED in the
-backup (``AS_IN_BACKUP_LABEL``): its leader may have added it to the log's list after the backup was made.
+While the loss of the restore is not accepted, a ledger from before the restore also counts as forgotten
+although the metadata have it, if it was made for a log, bookies hold entries of it, and no log's list names
+it. The log may have listed it after the backup was made: its leader rolled, or it was staged and spliced. Or
+its metadata were made again, but that work was interrupted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.log_key import INCARNATION_LABEL, is_key_of_log
-from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL, BROUGHT_BACK_LABEL, Restoration
+from ledgerlog.model.restoration import Restoration
 from ledgerlog.wire.ledgers import LedgerOnBookie
 
 __all__ = ["HeldOnly", "MetadataCheck", "NotHeld", "check_metadata"]
@@ -123,22 +123,20 @@ def check_metadata(
         unreadable: Paths of nodes that cannot be decoded.
     """
     in_lists = {segment.ledger_id for log in logs for segment in log.segments}
-    known = {ledger.ledger_id for ledger in ledgers}
-    known -= {x.ledger_id for x in ledgers if BROUGHT_BACK_LABEL in x.custom and x.ledger_id not in in_lists}
-    if restoration is not None:
-        known -= {
-            x.ledger_id
-            for x in ledgers
-            if AS_IN_BACKUP_LABEL in x.custom
-            and INCARNATION_LABEL in x.custom
-            and x.ledger_id not in in_lists
-        }
     holders: dict[int, dict[BookieId, LedgerOnBookie]] = {}
     for bookie, listed in held.items():
         for row in listed:
             holders.setdefault(row.ledger_id, {})[bookie] = row
-    unreadable_paths = {*unreadable}
     floor = 0 if restoration is None else restoration.floor
+    known = {
+        x.ledger_id
+        for x in ledgers
+        if x.ledger_id >= floor
+        or x.ledger_id in in_lists
+        or INCARNATION_LABEL not in x.custom
+        or all(row.last_entry == NO_ENTRY for row in holders.get(x.ledger_id, {}).values())
+    }
+    unreadable_paths = {*unreadable}
     forgotten: list[HeldOnly] = []
     deleted: list[HeldOnly] = []
     for ledger_id in sorted(holders.keys() - known):
