@@ -452,20 +452,32 @@ class LogMetadata:
         )
         return changed, [segment.ledger_id for segment in self.segments[:keep]]
 
-    def brought_back(self, ledger_id: int, epoch: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
+    def brought_back(
+        self, ledger_id: int, epoch: int, counts: SegmentCounts, token: bytes, *, names_producers: bool
+    ) -> LogMetadata:
         """Return the record with a CLOSED ledger at its end that a restore had forgotten.
+
+        If the ledger's leader had switched deduplication on or off, it is on or off in the record, too.
 
         Args:
             ledger_id: The ledger.
             epoch: The epoch of the leader that made it, at most the present one.
             counts: The size of the ledger, which holds at least one record.
             token: A random value of the caller.
+            names_producers: Whether the ledger's entries say which producer appended which record.
         """
         assert not self.sealed, "a sealed log takes no ledger"
         assert not self.open_segments, "segments are counted in order"
         assert counts.record_count > 0, "a ledger without records is not worth a segment"
         segment = LogSegment(ledger_id, epoch, self.counted_end).with_counts(counts)
-        return attrs.evolve(self, segments=(*self._without(ledger_id), segment), token=token)
+        return attrs.evolve(
+            self,
+            segments=(*self._without(ledger_id), segment),
+            dedupe_epoch=(epoch if self.dedupe_epoch is None else self.dedupe_epoch)
+            if names_producers
+            else None,
+            token=token,
+        )
 
     def merged(self, first_ledger: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
         """Merge the counted segments from ``first_ledger`` up to ``end_offset`` into one.

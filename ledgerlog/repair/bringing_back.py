@@ -224,7 +224,9 @@ class _Log:
             if now.index_of(ledger.ledger_id) is not None:
                 return None
             self._check_place(now, header)
-            return now.brought_back(ledger.ledger_id, header.epoch, counts, token)
+            return now.brought_back(
+                ledger.ledger_id, header.epoch, counts, token, names_producers=header.has_numbering
+            )
 
         await self._logs.change(record.name, self._incarnation, change)
         self._back.append(

@@ -163,6 +163,14 @@ MUTANTS = (
         f"{_TEST_RESTORED}::test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named",
     ),
     mutant(
+        "a_ledger_comes_back_without_the_deduplication_of_its_leader",
+        "A.8",
+        "LogMetadata.brought_back",
+        "(epoch if self.dedupe_epoch is None else self.dedupe_epoch) if names_producers else None",
+        "self.dedupe_epoch",
+        f"{_TEST_RESTORED}::test_a_ledger_comes_back_with_the_deduplication_of_its_leader",
+    ),
+    mutant(
         "strangers_list_the_keys_of_ledgers",
         "A.8",
         "Requests._ledgers",

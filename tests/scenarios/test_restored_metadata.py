@@ -890,3 +890,29 @@ async def test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named
             await client.opened.bookies.wait_writable(3)
             _, (left,) = await bring_back(client.opened, await look_at_metadata(client.opened))
             assert (left.ledger_id, left.log) == (staged.ledger_id, "x")
+
+
+@pytest.mark.parametrize("was_on", [False, True])
+async def test_a_ledger_comes_back_with_the_deduplication_of_its_leader(
+    clock: MockClock, tmp_path: Path, was_on: bool
+) -> None:
+    """That leader had switched it on or off. Otherwise the next leader could not read the table."""
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            async with log.writer(dedupe=was_on) as writer:
+                await writer.append(b"0")
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            producer, first, second = (None, None, None) if was_on else ("p", 0, 1)
+            async with log.writer(dedupe=not was_on) as writer:
+                await writer.append(b"1", producer=producer, sequence=first)
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            await bring_back(client.opened, await look_at_metadata(client.opened))
+            log = await open_log(client.opened, "x")
+            async with log.writer() as writer:
+                if not was_on:
+                    assert (await writer.append(b"1", producer=producer, sequence=first)).offset == 1
+                await writer.append(b"2", producer=producer, sequence=second)
+            assert await records_of(log) == numbers(3)
