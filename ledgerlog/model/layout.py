@@ -77,10 +77,10 @@ LOG_COUNTER = "log"
 LASTING_ROOTS = (
     CLUSTER,
     LEDGERS,  # Before the logs: the backup then adds the ledgers that logs have listed since.
-    COOKIES,
-    PLACEMENT,
     LOG_RECORDS,
     LOG_NAMES,
+    COOKIES,  # After the ledgers: the backup then knows each bookie that a ledger names.
+    PLACEMENT,
     CURSORS,
     SPLICES,
     ARCHIVES,

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _TEST_RESTORED = "tests/scenarios/test_restored_metadata.py"
+_TEST_BACKUPS = (
+    "tests/scenarios/test_backups_of_stores_in_use.py::"
+    "test_a_log_in_a_backup_is_as_it_was_at_one_instant_and_has_its_ledgers"
+)
 _TEST_ORACLE = "tests/shells/test_deletion_oracle.py"
 
 MUTANTS = (
@@ -201,13 +205,48 @@ MUTANTS = (
     mutant(
         "a_backup_lacks_ledgers_that_a_log_has_listed_since",
         "A.8",
-        "backup._save_log",
-        """
-        if node is not None:
-            writer.node(ledger_path(ledger_id), node.value)
-        """,
-        "pass",
+        "backup._Logs.save",
+        "{**ledgers, path: record, **parts}",
+        "{path: record, **parts}",
         f"{_TEST_RESTORED}::test_a_backup_has_the_ledgers_that_a_log_lists_since_they_were_read",
+    ),
+    mutant(
+        "a_backup_has_a_log_as_of_two_instants",
+        "A.8",
+        "backup._Logs.save",
+        "(again.get(path), again.get(snapshots)) == (record, listed)",
+        "True",
+        f"{_TEST_BACKUPS}[a splice]",
+    ),
+    mutant(
+        "a_backup_lacks_the_ledgers_of_new_snapshots",
+        "A.8",
+        "backup._finished_snapshots",
+        "[snapshot.ledger_id for snapshot in listed if snapshot.is_finished]",
+        "[]",
+        f"{_TEST_BACKUPS}[a snapshot and a truncation]",
+    ),
+    mutant(
+        "a_backup_has_the_name_of_a_new_log_and_not_its_record",
+        "A.8",
+        "backup._Logs.save_name",
+        'await self.save(f"{LOG_RECORDS}/{component}")',
+        "pass",
+        f"{_TEST_BACKUPS}[a new log]",
+    ),
+    mutant(
+        "a_backup_lacks_the_cookies_of_new_bookies",
+        "A.8",
+        "layout.LASTING_ROOTS",
+        """
+        (CLUSTER, LEDGERS, LOG_RECORDS, LOG_NAMES, COOKIES, PLACEMENT, CURSORS, SPLICES, ARCHIVES,
+         DESTINATIONS, SNAPSHOTS, ELECTIONS, REPAIR, ADMISSION, GRANTS)
+        """,
+        """
+        (CLUSTER, LEDGERS, COOKIES, LOG_RECORDS, LOG_NAMES, PLACEMENT, CURSORS, SPLICES, ARCHIVES,
+         DESTINATIONS, SNAPSHOTS, ELECTIONS, REPAIR, ADMISSION, GRANTS)
+        """,
+        f"{_TEST_BACKUPS}[a leader on new bookies]",
     ),
     mutant(
         "a_backup_has_ledgers_as_they_were_before_their_log_counted_on_their_end",
