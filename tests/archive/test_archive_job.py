@@ -35,9 +35,14 @@ from ledgerlog.log import positions
 from ledgerlog.log.log import Log, delete_log, open_log
 from ledgerlog.log.positions import ReadPosition
 from ledgerlog.log.sweep import sweep
+from ledgerlog.meta.backup import save
+from ledgerlog.meta.backup_file import open_backup, write_backup
+from ledgerlog.meta.memory import Content
+from ledgerlog.meta.restore import accept_loss, restore
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import ledger_path
-from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
+from ledgerlog.model.restoration import EPOCH_MS
+from ledgerlog.testing.memory_cluster import CLUSTER, Client, MemoryCluster, open_cluster
 from tests.archive.archived_logs import (
     DAY_S,
     Crash,
@@ -419,6 +424,42 @@ async def test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_agai
         assert await clean(job) == []
         clock[0] = 22 * DAY_S
         assert [step.file for step in await clean(job)] == [path.as_uri()]
+
+
+async def test_files_that_a_restored_backup_does_not_know_stay_until_the_loss_is_accepted(
+    tmp_path: Path,
+) -> None:
+    """Bookies gave their copies up after the backup, so these files have the only copies."""
+    where, backup = tmp_path / "archive", f"{tmp_path}/backup"
+    async with open_cluster() as cluster:
+        async with cluster.client() as client:
+            log = await new_log(client)
+            await fill(log, 5, 4)
+            await archive(client, where)
+            known = {path_of(record) for record in await archived(client, log)}
+            async with cluster.tree.open_store() as store:
+                store.belong_to(CLUSTER)
+                with write_backup(backup) as writer:
+                    await save(store, writer, made_ms=0)
+            await fill(log, 3, 2, 1)
+            assert "given up" in await archive(client, where)
+        cluster.tree.exchange(Content())
+        async with cluster.tree.open_store() as store:
+            await restore(store, open_backup(backup), now_ms=EPOCH_MS)
+        async with cluster.client() as client:
+            clock_of(client)
+            unknown = {*files(where)} - known
+            for path in files(where):
+                os.utime(path, (0, 0))
+            job = await archiver_of(client, where)
+            steps = await clean(job)
+            assert {(step.what, step.file) for step in steps} == {
+                ("skipped", path.as_uri()) for path in unknown
+            }
+            assert all("come from a backup" in step.why for step in steps)
+            await accept_loss(client.opened.store)
+            assert {step.what for step in await clean(job)} == {"cleaned"}
+            assert {*files(where)} == known
 
 
 # --- rivals -----------------------------------------------------------------------------------------

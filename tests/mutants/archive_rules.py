@@ -660,6 +660,14 @@ MUTANTS = (
         f"{_TEST}::test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_again",
     ),
     mutant(
+        "files_that_a_restored_backup_does_not_know_are_cleaned",
+        "A.8",
+        "_Others.lack",
+        "self.is_restored",
+        "False",
+        f"{_TEST}::test_files_that_a_restored_backup_does_not_know_stay_until_the_loss_is_accepted",
+    ),
+    mutant(
         "what_has_rotted_on_every_bookie_is_denied_though_its_file_has_it",
         "A.6",
         "NOT_ON_BOOKIES",

@@ -13,7 +13,10 @@ some rows. So a stray stays in each of these cases:
 - The log lists a ledger with some of the stray's offsets, and this ledger is in no recorded file. Then only
   bookies have the ledger, and no job has checked yet that they have all of it.
 
-The last two cases are reported as ``skipped``. If the log was deleted, no case applies.
+- The metadata were restored from a backup, and no operator has accepted the loss yet. The stray may be an
+  archived file that the backup does not know (``model.restoration``).
+
+The last three cases are reported as ``skipped``. If the log was deleted, no case applies.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from ledgerlog.archive.reader import in_thread
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.layout import RESTORED
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.redact import redact
 
@@ -84,7 +88,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
         [(*strays[file.name], _ms(file.modified), file.name) for file in files if file.name in strays]
         + [(record.first_offset, record.end_offset, record.archived_ms, None) for record in records]
     )
-    others = _Others(archiver, metadata, records)
+    others = _Others(archiver, metadata, records, await store.get(RESTORED) is not None)
     steps = []
     for file in old:
         if file.name not in strays:
@@ -142,6 +146,8 @@ class _Others:
     metadata: LogMetadata | None
     records: Sequence[ArchivedFile]
     """The records of the archive, by offset."""
+    is_restored: bool
+    """Whether the metadata were restored from a backup, with a loss that is not accepted yet."""
     _archived: set[int] = attrs.field(init=False)
     _there: dict[bytes, bool] = attrs.field(factory=dict, init=False)
     """Whether the file of a record is there, by the record's token. It has only the files checked so far."""
@@ -151,6 +157,11 @@ class _Others:
 
     async def lack(self, first: int, end: int) -> str | None:
         """Return why a file with these offsets may hold the last copy of a record; None if it does not."""
+        if self.is_restored:
+            return (
+                "the metadata come from a backup, which may not know this file; 'ledgerlog metadata restore "
+                "--accept-loss' ends this"
+            )
         at = bisect_right(self.records, first, key=lambda record: record.end_offset)
         for record in itertools.takewhile(lambda record: record.first_offset < end, self.records[at:]):
             if not await self._is_there(record):
