@@ -1,6 +1,6 @@
 ------------------------------- MODULE Ledger -------------------------------
 (***************************************************************************)
-(* The protocol of one ledger: docs/PROTOCOL.md, A.1 and A.4. The numbers  *)
+(* The protocol of one ledger: docs/PROTOCOL.md, A.1, A.3, A.4. The numbers*)
 (* in comments (A.0, T12, D9, rule 5) are those of that page.              *)
 (*                                                                         *)
 (* One owner (the client that made the ledger), any number of recoverers,  *)
@@ -63,12 +63,14 @@ StoreApplies(m) ==
 (*   durable, fencedDurable, ...     what a crash leaves                   *)
 (*   waiting                         requests that wait for the next sync  *)
 (*   limbo                           it may have lost entries (A.3)        *)
+(*   copied                          it copied some of them back; only     *)
+(*                                   LacIsCommitted looks at this          *)
 (***************************************************************************)
 NewBookie ==
     [entries |-> {}, fenced |-> FALSE, lac |-> NoEntry, lafr |-> NoEntry,
      durable |-> {}, fencedDurable |-> FALSE, toldLac |-> NoEntry, toldLafr |-> NoEntry,
      durableLac |-> NoEntry, durableLafr |-> NoEntry,
-     waiting |-> {}, limbo |-> FALSE]
+     waiting |-> {}, limbo |-> FALSE, copied |-> FALSE]
 
 AddAnswer(m, status) ==
     [type |-> "added", to |-> m.from, bookie |-> m.to, tenure |-> m.tenure,
@@ -160,6 +162,29 @@ BookieCrashes(n) ==
 BookieLosesAll(n) ==
     /\ bookie' = [bookie EXCEPT ![n] =
             [NewBookie EXCEPT !.fenced = TRUE, !.fencedDurable = TRUE, !.limbo = TRUE]]
+    /\ UNCHANGED <<meta, owner, rec, msgs>>
+
+FragmentOf(frags, e) ==
+    frags[Max({ i \in 1..Len(frags) : frags[i].first <= e })]
+HoldersOf(e) == { FragmentOf(meta.frags, e).ens[s] : s \in WriteSet(e) }
+ShareOf(n) == { e \in 0..meta.last : n \in HoldersOf(e) }
+
+(* The end of limbo (A.3, phase two). Once the ledger is CLOSED, the bookie copies back what it lacks of its
+   share from the others that hold it. A copy comes as a recovery add, and tells that all is committed. *)
+BookieCopiesBack(n, e) ==
+    LET copy == [entries |-> {e}, lac |-> meta.last, lafr |-> IF Guaranteed THEN meta.last ELSE NoEntry]
+    IN /\ bookie[n].limbo /\ meta.state = "CLOSED"
+       /\ e \in ShareOf(n) \ bookie[n].durable
+       /\ \E o \in HoldersOf(e) : e \in bookie[o].durable
+       /\ bookie' = [bookie EXCEPT ![n] = [Synced(Taken(@, copy)) EXCEPT !.copied = TRUE]]
+       /\ UNCHANGED <<meta, owner, rec, msgs>>
+
+(* Limbo ends when the bookie has its whole share durably. It goes on to refuse ordinary adds. *)
+MayLeaveLimbo(n) == meta.state = "CLOSED" /\ ShareOf(n) \subseteq bookie[n].durable
+
+BookieLeavesLimbo(n) ==
+    /\ bookie[n].limbo /\ MayLeaveLimbo(n)
+    /\ bookie' = [bookie EXCEPT ![n].limbo = FALSE]
     /\ UNCHANGED <<meta, owner, rec, msgs>>
 
 -----------------------------------------------------------------------------
@@ -494,15 +519,14 @@ Init ==
 -----------------------------------------------------------------------------
 (* Invariants of part C, over what is stored and what was acknowledged. *)
 
-FragmentOf(frags, e) ==
-    frags[Max({ i \in 1..Len(frags) : frags[i].first <= e })]
 Copies(e) ==
     { s \in WriteSet(e) : LET b == bookie[FragmentOf(meta.frags, e).ens[s]] IN e \in b.durable \/ b.limbo }
 
 NoTruncation == meta.state = "CLOSED" => owner.p.lac <= meta.last
 AckedAtAckQuorum == \A e \in 0..owner.p.lac : Cardinality(Copies(e)) >= AQ
 ClosedAtAckQuorum == meta.state = "CLOSED" => \A e \in 0..meta.last : Cardinality(Copies(e)) >= AQ
-LacIsCommitted == \A b \in Bookies : bookie[b].lac <= owner.p.lac
+LacIsCommitted == \A b \in Bookies :
+    bookie[b].lac <= owner.p.lac \/ (bookie[b].copied /\ bookie[b].lac <= meta.last)
 LacWithinClosedLedger == meta.state = "CLOSED" => \A b \in Bookies : bookie[b].lac <= meta.last
 FailedMeansAbsent == owner.fate = "absent" /\ owner.p.lap > owner.p.lac
                         => meta.state = "CLOSED" /\ meta.last <= owner.p.lac

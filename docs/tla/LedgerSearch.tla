@@ -6,6 +6,7 @@
 (* Fewer states, and what it costs:                                        *)
 (*   - what is due is sent before anything else happens. A message may be  *)
 (*     late, so only the LAC that it carries could be another one;         *)
+(*   - only a bookie that has an entry loses what it has;                  *)
 (*   - each message is delivered once. What a second delivery does is seen *)
 (*     in recorded runs (LedgerTrace.tla).                                 *)
 (***************************************************************************)
@@ -16,6 +17,7 @@ CONSTANTS
     Changes,      \* how often slots are replaced
     TimeOuts,     \* how often a fence or a read of a recovery times out
     LostAnswers,  \* how often a client reads before the store has seen its write
+    Losses,       \* how often a bookie loses all that it has
     Closes        \* whether the owner may close
 
 VARIABLES
@@ -100,6 +102,11 @@ Act ==
        /\ \E repl \in Replacements(owner.p) :
             /\ OwnerReplaces(repl)
             /\ left' = [left EXCEPT !.changes = @ - Cardinality(DOMAIN repl)] /\ UNCHANGED gone
+    \/ \E n \in Bookies :
+        \/ /\ left.losses > 0 /\ bookie[n].durable # {} /\ BookieLosesAll(n)
+           /\ left' = [left EXCEPT !.losses = @ - 1] /\ UNCHANGED gone
+        \/ BookieLeavesLimbo(n) /\ Quiet
+        \/ \E e \in 0..(Entries - 1) : BookieCopiesBack(n, e) /\ Quiet
     \/ \E r \in Recoverers :
         \/ meta.state # "CLOSED" /\ RecStarts(r) /\ Quiet
         \/ rec[r].writing /\ Settles(RecsWrites(r)) /\ RecReads(r) /\ Quiet
@@ -117,7 +124,7 @@ Act ==
 SearchInit ==
     /\ Init
     /\ gone = {}
-    /\ left = [changes |-> Changes, timeouts |-> TimeOuts, lost |-> LostAnswers]
+    /\ left = [changes |-> Changes, timeouts |-> TimeOuts, lost |-> LostAnswers, losses |-> Losses]
 
 SearchNext == IF IsDue THEN SendOne /\ Quiet ELSE Deliver \/ Act
 
@@ -128,8 +135,14 @@ First == [s \in Slots |-> <<"b0", "b1", "b2", "b3">>[s]]
 (* A search that does not reach the end of a recovery shows little. *)
 NeverClosedByRecovery == ~(\E r \in Recoverers : rec[r].phase = "done" /\ rec[r].end # None)
 
+(* Nor one in which no bookie copies back what it lost, and leaves limbo. *)
+NeverHealed ==
+    ~(left.losses < Losses /\ meta.state = "CLOSED" /\ meta.last # NoEntry /\ \A n \in Bookies : ~bookie[n].limbo)
+
 (* Rules that are missing: put in the place of the operators of these names, each must lose an entry. *)
 OneDenialIsEnough == 1
 NothingIsRefused(b, m) == FALSE
 NothingIsWaitedFor(x) == IF x.phase = "closing" THEN [x EXCEPT !.writing = TRUE] ELSE x
+OnceItIsClosed(n) == meta.state = "CLOSED"
+AnyTime(n) == TRUE
 =============================================================================

@@ -37,6 +37,8 @@ Does(s) ==
       [] s.ev = "bookie syncs"       -> BookieSyncs(s.b)
       [] s.ev = "bookie crashes"     -> BookieCrashes(s.b)
       [] s.ev = "bookie loses all"   -> BookieLosesAll(s.b)
+      [] s.ev = "bookie copies back" -> BookieCopiesBack(s.b, s.e)
+      [] s.ev = "bookie leaves limbo" -> BookieLeavesLimbo(s.b)
       [] s.ev = "owner pushes"       -> OwnerPushes(s.count)
       [] s.ev = "owner sends"        -> OwnerSends(s.slot, s.first, s.last)
       [] s.ev = "owner publishes"    -> OwnerPublishes(s.slot)

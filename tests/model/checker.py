@@ -254,7 +254,7 @@ _LEANINGS = {
 }
 _LEANINGS |= {"close": 0.02, "give_up": 0.02, "crash": 0.3, "sync": 0.5}
 _LEANINGS |= {"roll": 0.3, "cancel": 0.03, "refuse": 0.03, "leave": 0.03, "truncate": 0.03}
-_LEANINGS |= {"finish": 0.05, "lose": 0.3, "give_up_waiting": 0.3}
+_LEANINGS |= {"finish": 0.05, "lose": 0.3, "lose_everything": 0.015, "give_up_waiting": 0.3}
 _LEANINGS |= {"wipe": 0.03, "forget": 0.03, "bounce": 0.03, "heal": 0.2, "publish": 0.2}
 
 _AIMS = {TakeoverAim.LEAD: 0.08, TakeoverAim.RECOVER: 0.03, TakeoverAim.SEAL: 0.004}

@@ -16,7 +16,7 @@ from ledgerlog.ledger.core.recovery import LedgerRecovery, Negative, ReadAsk
 from ledgerlog.ledger.core.writer import WriterCore
 from ledgerlog.model.ids import BookieId
 from ledgerlog.repair.core.repair import FragmentRepair
-from tests.model import joined_world
+from tests.model import healing
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -94,7 +94,7 @@ def a_replacement_that_refuses_ends_its_writer() -> AbstractContextManager[Any]:
 
 def holes_are_not_seen() -> AbstractContextManager[Any]:
     """So a bookie leaves limbo, and denies what it lost."""
-    return patch.object(joined_world, "gaps", lambda share, stored: [])
+    return patch.object(healing, "gaps", lambda share, stored: [])
 
 
 def all_ledgers_leave_limbo_with_the_first() -> AbstractContextManager[Any]:

@@ -29,22 +29,20 @@ a log, so the ledger's world steps once for each such pair.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import attrs
 
 from bookie.core.loss_marks import LossMarks
-from ledgerlog.ledger.core.reader import RangeRead
-from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.log.core.chain import ChainNeed, TakeoverAim, TakeoverNeed
-from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.missing import gaps, shares
 from tests.model import chain_world, words
 from tests.model.chain_nodes import LEADING, RESOLVING, TAKING, Ledger, ProcessNode, contents_of
 from tests.model.chain_world import FIRST_PROCESS, LEDGERS, ChainConfiguration, ChainWorld, Stored
 from tests.model.client_nodes import OwnerNode, RecovererNode
 from tests.model.configuration import BUDGETS, Configuration
+from tests.model.healing import copies_back
 from tests.model.invariants import is_short
 from tests.model.messages import OWNER, REPAIR, Write
 from tests.model.numbering import FIRST_CLIENT, Action, State
@@ -241,27 +239,10 @@ class LedgerWorld(World):
         return found
 
     def _heal(self, cell: int, bookie: str) -> tuple[int, bool]:
-        metadata = self.metadata(self.states[cell])
-        assert metadata.last_entry is not None
-        lac = metadata.last_entry
-        lafr = lac if metadata.replication.guaranteed else NO_ENTRY
-        is_whole = True
-        for share in shares(metadata, bookie):
-            stored = [(each, each) for each in sorted(self.node(self.states[cell], bookie).durable_entries)]
-            for low, high in gaps(share, stored):
-                for entry_id in share.ids(low, high):
-                    read = RangeRead(metadata, entry_id, entry_id, holder=bookie)
-                    while not read.is_done:
-                        for ask in read.take_asks():
-                            other = self.node(self.states[cell], ask.bookie)
-                            held = {e: p for e, p in other.durable_entries.items() if e == entry_id}
-                            negative = Negative.UNKNOWN if other.in_limbo else Negative.ABSENT
-                            read.on_reply(ask, held, entry_id, negative)
-                    if read.failure is not None:
-                        is_whole = False
-                        continue
-                    copy = (tuple(read.found.items()), lac, lafr)
-                    cell = self.after(cell, ("do", self.place_of[bookie], "copy_back", copy, None))
+        state = self.states[cell]
+        copies, is_whole = copies_back(self.metadata(state), bookie, partial(self.node, state))
+        for copy in copies:
+            cell = self.after(cell, ("do", self.place_of[bookie], "copy_back", copy, None))
         return cell, is_whole
 
     def out_of_limbo(self, cell: int, bookie: str, marks: LossMarks, ledger_id: int) -> int:

@@ -128,6 +128,7 @@ MUTANTS: list[tuple[Mutant, Configuration]] = [
     (who_lost_its_data_is_not_fenced, LOSING),
     (who_lost_its_data_denies_it, LOSING),
     (mutants.limbo_is_negative, LOSING),
+    (joined_mutants.holes_are_not_seen, LOSING),
     (joined_mutants.a_batch_retires_with_its_first_entry, STRIPED_FRAMES),
     (joined_mutants.an_answer_that_was_cut_short_denies_the_rest, FRAMES),
     (joined_mutants.a_frame_without_entries_confirms_what_it_tells, GUARANTEED_FRAMES),

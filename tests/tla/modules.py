@@ -28,6 +28,7 @@ class Search:
     changes: int = 0
     time_outs: int = 0
     lost_answers: int = 0
+    losses: int = 0
     guaranteed: bool = False
     closes: bool = True
     """Whether the owner may close."""
@@ -42,7 +43,7 @@ class Search:
         told = [f"{self.entries} entries, {self.recoverers} recoverers"]
         told += [
             f"{name} {getattr(self, name)}"
-            for name in ("bookies", "changes", "time_outs", "lost_answers")
+            for name in ("bookies", "changes", "time_outs", "lost_answers", "losses")
             if getattr(self, name)
         ]
         if self.without:
@@ -86,6 +87,7 @@ class Search:
             "Changes": self.changes,
             "TimeOuts": self.time_outs,
             "LostAnswers": self.lost_answers,
+            "Losses": self.losses,
             "Closes": self.closes,
         }
         if self.amendments is not None:
@@ -206,8 +208,13 @@ SEARCHES = [
     Search(PAIR, guaranteed=True),
     Search(PAIR, bookies=3, recoverers=0, changes=1, lost_answers=1),
     Search(PAIR, bookies=3, recoverers=0, changes=1, guaranteed=True),
-    # Without one rule, and that recoveries come to their end at all.
+    Search((2, 2, 2), losses=1, closes=False),
+    Search((2, 2, 2), losses=1, closes=False, guaranteed=True),
+    # Without one rule, and that recoveries and the end of limbo are reached at all.
     Search(ONE, violates="NeverClosedByRecovery"),
+    Search((2, 2, 2), losses=1, closes=False, violates="NeverHealed"),
+    Search((2, 2, 2), losses=1, closes=False, without="MayLeaveLimbo <- OnceItIsClosed", violates="Safety"),
+    Search((2, 2, 2), losses=1, closes=False, without="MayLeaveLimbo <- AnyTime", violates="Safety"),
     Search(PAIR, without="NegativeQuorum <- OneDenialIsEnough", violates="Safety"),
     Search(ONE, without="Refuses <- NothingIsRefused", violates="Safety"),
     Search((2, 2, 2), without="MaybeClose <- NothingIsWaitedFor", closes=False, violates="Safety"),

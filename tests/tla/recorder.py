@@ -9,6 +9,7 @@ it sends. They are recorded in that order, and the state of the core after the l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from ledgerlog.wire.frame import Status
 from tests.model.bookie_node import BookieNode
 from tests.model.client_nodes import OwnerNode, RecovererNode
 from tests.model.configuration import BUDGETS, Configuration
+from tests.model.healing import Copy, copies_back
 from tests.model.messages import (
     Add,
     AddAnswer,
@@ -54,9 +56,21 @@ class RecordedWorld(Unjudged, World):
         for action in super().actions(state):
             if action[0] != "do" or action[2] != "crash":
                 yield action
+        if self.metadata(state).is_closed:
+            for place in range(self.first_bookie, len(state.places)):
+                copies, is_whole = self._copies_back(state, place)
+                if copies or is_whole:
+                    yield ("do", place, "heal", None, None)
         if self.nodes[state.places[BUDGET]][crashes] and not self.is_settled(state):
             for place in range(self.first_bookie, len(state.places)):
                 yield ("do", place, "lose_everything", None, crashes)
+
+    def _copies_back(self, state: State, place: int) -> tuple[list[Copy], bool]:
+        """What a bookie copies back, and whether it leaves limbo then."""
+        bookie = self.nodes[state.places[place]]
+        if not bookie.in_limbo:
+            return [], False
+        return copies_back(self.metadata(state), bookie.name, partial(self.node, state))
 
     def is_answered_at_once(self, number: int) -> bool:
         return False
@@ -86,9 +100,17 @@ class RecordedWorld(Unjudged, World):
     def _step(self, state: State, action: Action) -> State:
         self.log, self.started, self.is_logging = [], None, True
         try:
+            if action[0] == "do" and action[2] == "heal":
+                return self._heal(state, action[1])
             return super()._step(state, action)
         finally:
             self.is_logging = False
+
+    def _heal(self, state: State, place: int) -> State:
+        copies, is_whole = self._copies_back(state, place)
+        for copy in copies:
+            state = super()._step(state, ("do", place, "copy_back", copy, None))
+        return super()._step(state, ("do", place, "leave_limbo", None, None)) if is_whole else state
 
 
 def record_ledger(configuration: Configuration, seed: int, *, steps_max: int = 200) -> list[Step]:
@@ -148,13 +170,21 @@ def _bookie_seen(bookie: BookieNode) -> View:
     return {"kind": "bookie", "name": bookie.name, "is": views.bookie_view(bookie)}
 
 
-_OF_BOOKIES = {"sync": "bookie syncs", "crash": "bookie crashes", "lose_everything": "bookie loses all"}
+_OF_BOOKIES = {
+    "sync": "bookie syncs",
+    "crash": "bookie crashes",
+    "lose_everything": "bookie loses all",
+    "leave_limbo": "bookie leaves limbo",
+}
 
 
 def _bookie_step(bookie: BookieNode, what: str, argument: Any, sent: list[Message]) -> Step:
     seen = (_bookie_seen(bookie),)
     if what == "handle":
         return Step("bookie handles", {"m": argument}, tuple(sent), seen)
+    if what == "copy_back":
+        (((entry_id, _),), _, _) = argument
+        return Step("bookie copies back", {"b": bookie.name, "e": entry_id}, tuple(sent), seen)
     return Step(_OF_BOOKIES[what], {"b": bookie.name}, tuple(sent), seen)
 
 

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("tlc")]
         Search(ONE, bookies=2, changes=1),
         Search(ONE, violates="NeverClosedByRecovery"),
         Search(ONE, without="Refuses <- NothingIsRefused", violates="Safety"),
+        Search((2, 2, 2), losses=1, closes=False, without="MayLeaveLimbo <- AnyTime", violates="Safety"),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from tests.model.configuration import Configuration
-from tests.model.joined_mutants import an_answer_that_was_cut_short_denies_the_rest
+from tests.model.joined_mutants import an_answer_that_was_cut_short_denies_the_rest, holes_are_not_seen
 from tests.scenarios import mutants
 from tests.scenarios.mutants import Mutant
 from tests.tla import core_mutants, sets
@@ -55,6 +55,7 @@ def test_runs_of_the_cores_are_behaviours_of_the_module(configuration: Configura
         (mutants.recovery_reads_do_not_fence, sets.PLAIN),
         (mutants.recovery_closes_before_its_write_backs_are_confirmed, sets.PLAIN),
         (mutants.limbo_is_negative, sets.LOSING),
+        (holes_are_not_seen, sets.LOSING),
         (an_answer_that_was_cut_short_denies_the_rest, sets.FRAMES),
     ],
 )
