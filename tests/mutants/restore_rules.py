@@ -9,6 +9,7 @@ _TEST_BACKUPS = (
     "tests/scenarios/test_backups_of_stores_in_use.py::"
     "test_a_log_in_a_backup_is_as_it_was_at_one_instant_and_has_its_ledgers"
 )
+_TEST_CHECK = "tests/unit/test_metadata_check.py"
 _TEST_ORACLE = "tests/shells/test_deletion_oracle.py"
 
 MUTANTS = (
@@ -167,6 +168,22 @@ MUTANTS = (
         f"{_TEST_RESTORED}::test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named",
     ),
     mutant(
+        "a_ledger_that_its_leader_has_not_listed_yet_counts_as_deleted",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        "x.ledger_id >= floor",
+        "False",
+        f"{_TEST_CHECK}::test_a_ledger_that_was_made_since_the_restore_is_neither_forgotten_nor_deleted",
+    ),
+    mutant(
+        "a_ledger_without_entries_is_forgotten",
+        "A.8",
+        "core.metadata_check.check_metadata",
+        "all(row.last_entry == NO_ENTRY for row in holders.get(x.ledger_id, {}).values())",
+        "False",
+        f"{_TEST_CHECK}::test_a_ledger_that_was_only_fenced_is_not_forgotten",
+    ),
+    mutant(
         "a_ledger_comes_back_without_the_deduplication_of_its_leader",
         "A.8",
         "LogMetadata.brought_back",
@@ -233,6 +250,24 @@ MUTANTS = (
         'await self.save(f"{LOG_RECORDS}/{component}")',
         "pass",
         f"{_TEST_BACKUPS}[a new log]",
+    ),
+    mutant(
+        "a_backup_has_the_name_of_a_log_that_was_deleted_meanwhile",
+        "A.8",
+        "backup._Logs.save_name",
+        "await self._store.get(path) == name",
+        "True",
+        "tests/scenarios/test_backups_of_stores_in_use.py::"
+        "test_a_log_that_was_made_and_deleted_during_a_backup_leaves_no_name_in_it",
+    ),
+    mutant(
+        "a_backup_lists_a_snapshot_whose_ledger_was_deleted_meanwhile",
+        "A.8",
+        "backup._Logs.save",
+        "(again.get(path), again.get(snapshots)) == (record, listed)",
+        "again.get(path) == record",
+        "tests/scenarios/test_backups_of_stores_in_use.py::"
+        "test_a_snapshot_that_was_made_and_replaced_during_a_backup_is_not_listed_without_its_ledger",
     ),
     mutant(
         "a_backup_lacks_the_cookies_of_new_bookies",

@@ -17,6 +17,8 @@ from ledgerlog.meta.store import Create, Delete, MetadataStore, Operation, Set
 from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.layout import (
+    LOG_NAMES,
+    LOG_RECORDS,
     archive_path,
     cookie_path,
     cursor_path,
@@ -143,10 +145,6 @@ def _nodes(tree: MemoryTree) -> dict[str, bytes]:
     return {path: node.value for path, node in tree.content.nodes.items()}
 
 
-async def _apply(store: MetadataStore, operations: list[Operation]) -> None:
-    await store.transaction(operations)
-
-
 async def _saved(path: str, store: MetadataStore) -> dict[str, bytes]:
     with write_backup(path) as writer:
         await save(store, writer, made_ms=0)
@@ -166,7 +164,7 @@ class _ChangeAt:
         call, self.calls = self.calls, self.calls + 1
         if call == self.at:
             async with self.tree.open_store() as other:
-                await _apply(other, self.operations)
+                await other.transaction(self.operations)
         return await go_on()
 
 
@@ -177,7 +175,7 @@ async def test_a_log_in_a_backup_is_as_it_was_at_one_instant_and_has_its_ledgers
     for at in itertools.count():
         tree = new_tree()
         store = FaultyStore(tree)
-        await _apply(store, [Create(path, value) for path, value in _AT_FIRST.items()])
+        await store.transaction([Create(path, value) for path, value in _AT_FIRST.items()])
         before = _of_logs(_nodes(tree))
         changed = _ChangeAt(tree, CHANGES[change], at)
         store.faults.append(changed)
@@ -188,6 +186,68 @@ async def test_a_log_in_a_backup_is_as_it_was_at_one_instant_and_has_its_ledgers
             return
         assert _of_logs(found) in (before, _of_logs(_nodes(tree))), f"changed at call {at}"
         _require_ledgers(found)
+
+
+async def test_a_log_that_was_made_and_deleted_during_a_backup_leaves_no_name_in_it(tmp_path: Path) -> None:
+    tree = new_tree()
+    store = FaultyStore(tree)
+    new = CHANGES["a new log"]
+    asked: list[Call] = []
+
+    async def make_and_delete(call: Call, go_on: GoOn) -> Any:
+        if call == Call("children", LOG_NAMES):
+            async with tree.open_store() as other:
+                await other.transaction(new)
+        found = await go_on()
+        if call == Call("children", LOG_RECORDS):
+            asked.append(call)
+            if len(asked) == 2:  # The name is read, and its record is looked for.
+                async with tree.open_store() as other:
+                    await other.transaction([Delete(each.path, 0) for each in new])
+        return found
+
+    store.faults.append(make_and_delete)
+    store.belong_to(CLUSTER)
+    assert not _of_logs(await _saved(str(tmp_path / "backup"), store))
+    assert len(asked) == 2
+
+
+async def test_a_snapshot_that_was_made_and_replaced_during_a_backup_is_not_listed_without_its_ledger(
+    tmp_path: Path,
+) -> None:
+    """The record of the log does not change."""
+    tree = new_tree()
+    store = FaultyStore(tree)
+    await store.transaction([Create(path, value) for path, value in _AT_FIRST.items()])
+    asked: list[Call] = []
+
+    async def change(call: Call, go_on: GoOn) -> Any:
+        if call == Call("children", LOG_RECORDS):
+            async with tree.open_store() as other:
+                await other.transaction(
+                    [
+                        Create(ledger_path(8), _closed(8)),
+                        _set(snapshots_path(0), encode_snapshot_list([ListedSnapshot(8, 15, 1)])),
+                    ]
+                )
+        found = await go_on()
+        if call == Call("get", snapshots_path(0)):
+            asked.append(call)
+            if len(asked) == 1:
+                async with tree.open_store() as other:
+                    await other.transaction(
+                        [
+                            Create(ledger_path(9), _closed(9)),
+                            Set(snapshots_path(0), encode_snapshot_list([ListedSnapshot(9, 16, 1)]), 1),
+                            Delete(ledger_path(8), 0),
+                        ]
+                    )
+        return found
+
+    store.faults.append(change)
+    store.belong_to(CLUSTER)
+    _require_ledgers(await _saved(str(tmp_path / "backup"), store))
+    assert asked
 
 
 def _require_ledgers(found: Mapping[str, bytes]) -> None:
