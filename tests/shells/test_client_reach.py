@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from ledgerlog.limits import ADD_TIMEOUT_S, FRAME_BYTES_TARGET, REACH_LOST_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.transport import ConnectionLost
-from ledgerlog.testing.faulty_disk import Gate
+from ledgerlog.testing.faulty_disk import DiskCall, Gate, GoOn
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
 R332 = Replication(3, 3, 2)
@@ -41,6 +42,13 @@ async def blocked(cluster: MemoryCluster, writer: LedgerWriter, bookies: list[Bo
         await trio.testing.wait_all_tasks_blocked()
     writer.push([payload])
     return gates
+
+
+async def slow(call: DiskCall, go_on: GoOn) -> Any:
+    """A fault: a sync takes a tenth of a second."""
+    if call.verb == "write_sync":
+        await trio.sleep(0.1)
+    return await go_on()
 
 
 async def test_a_bookie_that_reads_nothing_more_for_want_of_room_is_slow_and_not_out_of_reach(
@@ -104,10 +112,14 @@ async def test_while_an_ack_quorum_acknowledges_nobody_is_asked(clock: MockClock
         await eventually(lambda: client.opened.pool.statistics().connected == 3)
         before = cluster.network.connects
         cluster.network.stall(client.host, writer.metadata.last_fragment.ensemble[0])
+        for bookie in cluster.bookies.values():  # So appends are under way at every look.
+            bookie.disk.faults.append(slow)
         began = trio.current_time()
         while trio.current_time() - began < ADD_TIMEOUT_S - 1:
-            await writer.append(b"x")
+            writer.push([b"x"])
             await trio.sleep(0.05)
+            assert stalled(writer)
+        assert writer.last_add_pushed - writer.last_add_confirmed < 10
         assert cluster.network.connects == before
         assert losses(client) == 0
         await writer.aclose()

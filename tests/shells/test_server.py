@@ -26,7 +26,7 @@ from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.principal import Principal
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost
-from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, Gate
+from ledgerlog.testing.faulty_disk import DiskCall, Fails, FaultyDisk, Gate, GoOn
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, SPARSE, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
@@ -181,14 +181,28 @@ async def test_nothing_is_acknowledged_before_it_is_durable(machine: Machine) ->
     machine.disk = disk = FaultyDisk()
     async with machine.bookie() as bookie:
         client = await bookie.client()
-        disk.faults.append(gate := Gate("write_sync"))
+        is_writing = trio.Event()
+
+        async def tell(call: DiskCall, go_on: GoOn) -> Any:
+            if call.verb == "write_sync":
+                is_writing.set()
+            return await go_on()
+
+        disk.faults += [tell, gate := Gate("write_sync")]
         await client.add(L, 0, [b"x"])
         await client.tell_lac(L, 0)
+        await is_writing.wait()
+        with pytest.raises(trio.TooSlowError):
+            await client.receive(timeout_s=0.05)
+        # The block of the first add is on its way. So the next add is in the block after it.
+        await client.add(L, 1, [b"y"])
+        gate.let_one_through()
+        # The second frame needs no sync of its own, but still waits for the sync of the first.
+        await client.acknowledged(2)
         with pytest.raises(trio.TooSlowError):
             await client.receive(timeout_s=0.05)
         gate.open()
-        # The second fence needs no sync of its own, but still waits for the sync of the first.
-        await client.acknowledged(2)
+        await client.acknowledged(3)
 
 
 async def test_acknowledgements_are_cumulative_and_numbers_count_from_one_on_each_connection(
