@@ -8,7 +8,8 @@ does not have. Then one of two things happens:
     set back    the leaders and the bookies stop, and the store is restored over its present content
 
 The operator then follows docs/OPERATIONS.md: ``metadata check --bring-back``, and the leaders are started
-again. Sometimes a bookie is down meanwhile, and sometimes the operator accepts the loss in the end.
+again. If a takeover stops with ``LossUndecided``, the operator keeps the records behind the gap. Sometimes a
+bookie is down meanwhile, and sometimes the operator accepts the loss in the end.
 
 **What must hold:**
 
@@ -23,6 +24,7 @@ again. Sometimes a bookie is down meanwhile, and sometimes the operator accepts 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from io import BytesIO
 from random import Random
@@ -32,12 +34,14 @@ import trio
 from bookie.core.block import BLOCK_HEADER_BYTES
 from bookie.core.journal_items import DELETE, decode_delete, decode_records
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerLogError
+from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerLogError, LossUndecided, RecordsLost
+from ledgerlog.log.log import Log
 from ledgerlog.meta.backup import save
 from ledgerlog.meta.backup_file import Backup, BackupWriter, open_backup
 from ledgerlog.meta.memory import Content
 from ledgerlog.meta.restore import Restored, accept_loss, restore
 from ledgerlog.model.layout import LEDGERS, ledger_id_of
+from ledgerlog.model.record import Record
 from ledgerlog.model.restoration import EPOCH_MS
 from ledgerlog.repair.bringing_back import bring_back
 from ledgerlog.repair.metadata_check import look_at_metadata
@@ -182,6 +186,11 @@ class RestoredStore:
                             history.on_acks(call, acks)
                             self.counts["acked"] += len(acks)
                             self._acked.set()
+            except LossUndecided as undecided:
+                self.told.append(str(undecided))
+                self.counts["losses of logs accepted"] += 1
+                with contextlib.suppress(LedgerLogError):
+                    await log.recover(accept_loss=True)
             except LedgerLogError as error:
                 self.counts["terms that failed"] += 1
                 self.counts[f"told {type(error).__name__}"] += 1
@@ -313,17 +322,37 @@ class RestoredStore:
             async with log.writer() as writer:
                 call = self._history.on_send([b"last"])
                 self._history.on_acks(call, await writer.append_many([b"last"]))
-            reads = []
-            for _ in range(2):
-                async with log.read(0) as records:
-                    reads.append([record async for record in records])
+            reads = [await _read(log) for _ in range(2)]
         for call in self._history.calls:
             ledgers = {ack.position.ledger_id for ack in call.acks if ack.position is not None}
             if ledgers & self._named.keys():
                 self.counts["records named as lost"] += len(call.acks)
                 call.acks, call.answered_at = [], None
-        judge(self._history, *reads)
-        self.counts["records judged"] += len(reads[0])
+        (final, behind_gap), (again, _) = reads
+        kept = {record.data for record in final[:behind_gap]}
+        for call in self._history.calls:
+            for record, ack in zip(call.names, call.acks, strict=False):
+                if behind_gap and ack.offset < final[behind_gap].offset and record not in kept:
+                    raise Violation(f"KeptOrNamed: {record!r} was acknowledged at {ack.offset}, before a gap")
+        if behind_gap:
+            self._history.truncation_asked = final[behind_gap].offset
+        judge(self._history, final[behind_gap:], again[behind_gap:])
+        self.counts["records judged"] += len(final)
+
+
+async def _read(log: Log) -> tuple[list[Record], int]:
+    """Return all records of a log, and how many of them are before its last gap."""
+    found: list[Record] = []
+    before = 0
+    async with log.read(0) as records:
+        while True:
+            try:
+                async for record in records:
+                    found.append(record)
+            except RecordsLost:
+                before = len(found)
+            else:
+                return found, before
 
 
 async def _started(cluster: SimulatedCluster, name: str) -> None:
