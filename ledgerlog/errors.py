@@ -472,17 +472,18 @@ class RecordsLost(Truncated):
 
 
 class LossUndecided(LedgerLogError):
-    """An operator must decide about an accepted loss first. Nothing was changed.
+    """An operator must decide about a loss first. Nothing was changed.
 
-    An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while the next ledger,
-    ``kept_ledger``, was open. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``,
-    which may have been acknowledged. If the log just continued, these records would be dropped.
+    An accepted loss, or a restore of the metadata, ended ledger ``short_ledger`` at offset ``lost_from``
+    while the next ledger, ``kept_ledger``, was open. ``kept_ledger`` holds the records from ``first_offset``
+    to ``end_offset - 1``, which may have been acknowledged. If the log just continued, these records would be
+    dropped.
     ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``, keeps them at their
     offsets, after a gap.
 
     Attributes:
         name: The log.
-        short_ledger: The ledger that the loss ended early.
+        short_ledger: The ledger that may have ended too early.
         kept_ledger: The next ledger of the log.
         lost_from: The first lost offset.
         first_offset: The first offset of ``kept_ledger``.
@@ -505,9 +506,9 @@ class LossUndecided(LedgerLogError):
             else "their offsets would be used again. To keep them as a gap"
         )
         super().__init__(
-            f"log {name!r}: ledger {short_ledger} was ended at offset {lost_from} by an accepted loss, and "
-            f"ledger {kept_ledger} after it continues at offset {first_offset}: the records {lost_from} to "
-            f"{first_offset - 1} are lost, and {kept}, run "
+            f"log {name!r}: ledger {short_ledger} was ended at offset {lost_from} by an accepted loss or "
+            f"after a restore of the metadata, and ledger {kept_ledger} after it continues at offset "
+            f"{first_offset}: the records {lost_from} to {first_offset - 1} are lost, and {kept}, run "
             f"'ledgerlog log recover {name} --accept-loss'"
         )
         self.name = name

@@ -93,7 +93,7 @@ class BookieLedger:
     runs: list[EntryRun] = attrs.field(factory=list)
     is_deleted: bool = False
     """The metadata store said that the ledger is gone, and a DELETE record in the journal is durable. This
-    state is now the ledger's tombstone: it refuses late adds (rule 4) and says nothing about any entry."""
+    state is now the ledger's tombstone: it refuses late adds (rule 4) and knows no entry and no LAC."""
     is_dirty: bool = False
     """The index does not have this version of the state."""
     is_fence_durable: bool = False
@@ -110,7 +110,7 @@ class BookieLedger:
     @classmethod
     def restore(cls, ledger_id: int, stored: StoredLedger) -> BookieLedger:
         """Make the state from the stored state in the index."""
-        return cls(
+        state = cls(
             ledger_id,
             stored.key,
             is_fenced=stored.is_fenced,
@@ -122,8 +122,11 @@ class BookieLedger:
             index_last=stored.last_entry,
             widest=stored.widest,
             straddle=stored.straddle,
-            is_deleted=stored.is_deleted,
         )
+        if stored.is_deleted:
+            state.on_delete()
+            state.is_dirty = False
+        return state
 
     @classmethod
     def tombstone(cls, ledger_id: int) -> BookieLedger:
@@ -178,6 +181,8 @@ class BookieLedger:
 
     def tell(self, lac: int, lafr: int) -> bool:
         """Raise the LAC and the LAFR to these values if they are greater. Return whether the LAC moved."""
+        if self.is_deleted:
+            return False
         if lafr > self.lafr:
             self.lafr = lafr
             self.is_dirty = True
@@ -248,8 +253,13 @@ class BookieLedger:
         self.is_fence_durable = self.is_fence_settled(durable)
 
     def on_delete(self) -> None:
-        """The ledger is gone from the metadata store, and that is durable in the journal."""
+        """The ledger is gone from the metadata store, and that is durable in the journal.
+
+        Its LAC goes too. If a restored metadata store brings the ledger back, a recovery must not close the
+        ledger at an entry that no bookie has any more.
+        """
         self.is_deleted = True
+        self.lac = self.lafr = NO_ENTRY
         self.is_fenced = self.is_fence_durable = True  # The DELETE record fences the ledger too.
         self.is_dirty = True
 

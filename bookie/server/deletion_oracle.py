@@ -12,9 +12,8 @@ A store of another cluster would answer that everything is gone. The store objec
 be deleted last, so the first check can still find it when ledgers are already gone.
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
-that loss (``model.restoration``), the oracle does not report any ledger from before the restore as gone. The
-oracle reads the record of the restore last. A restore writes this record before it changes a ledger, so the
-record is there if any of the answers came from the restored store.
+that loss, the oracle reports no ledger from before the restore as gone (``meta.deletion_floor``). The oracle
+reads the record of the restore last.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from contextlib import aclosing
 
 from bookie.core.gone_ledgers import Range
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.errors import IncompatibleVersion, MetadataCorrupt, MetadataUnavailable
+from ledgerlog.meta.deletion_floor import deletion_floor
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.id_ranges import ranges_of, without
-from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, RESTORED, ledger_id_of, ledger_path
-from ledgerlog.model.restoration import Restoration
+from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
 
 _ASKED_AT_ONCE = 64
 """Ask the store about this many ledgers at the same time, because each question takes a round trip."""
@@ -74,7 +72,7 @@ class MetadataDeletionOracle:
         await gather_each(unlisted, look, at_once=_ASKED_AT_ONCE)
         if gone:
             await store.sync()
-            floor = await self._floor()
+            floor = await deletion_floor(store)
             gone = [ledger_id for ledger_id in gone if ledger_id >= floor]
         return sorted(gone)
 
@@ -93,7 +91,7 @@ class MetadataDeletionOracle:
         async with aclosing(self._listed(first, last)) as ledgers:
             listed = [ledger_id async for ledger_id in ledgers]
         await store.sync()
-        first = max(first, await self._floor())
+        first = max(first, await deletion_floor(self._store))
         return without([(first, last)], ranges_of(listed)) if first <= last else []
 
     async def _listed(self, first: int, last: int) -> AsyncGenerator[int, None]:
@@ -112,12 +110,3 @@ class MetadataDeletionOracle:
                         ledger_id = ledger_id_of(top, middle, name)
                         if first <= ledger_id <= last:
                             yield ledger_id
-
-    async def _floor(self) -> int:
-        """Return the lowest ledger id that the oracle may report as gone. Raises MetadataUnavailable if it is
-        not known."""
-        node = await self._store.get(RESTORED)
-        try:
-            return 0 if node is None else Restoration.decode_untrusted(node.value).floor
-        except (MetadataCorrupt, IncompatibleVersion) as damage:
-            raise MetadataUnavailable(f"no ledger counts as deleted: {damage}") from damage

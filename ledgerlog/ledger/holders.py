@@ -9,7 +9,7 @@ of a marked ledger begins here:
 1. Fence the ledger on every bookie of the cluster, and ask each bookie which entries of the ledger it holds.
 2. Write metadata with one fragment. Its ensemble has the bookies that the backup names, every bookie that
    holds an entry or may have lost one (limbo), and every bookie that did not answer. Each entry's write set
-   is the whole ensemble.
+   is the whole ensemble. The label changes to ``ENDED_AFTER_RESTORE_LABEL``.
 
 The ordinary rules of recovery then hold. An acknowledged entry is on an ack quorum of the new ensemble, so no
 negative quorum can deny it. At most ``ack_quorum - 1`` bookies may stay silent, as in any recovery. This has
@@ -34,7 +34,7 @@ from ledgerlog.limits import ENSEMBLE_MAX, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL
+from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL, ENDED_AFTER_RESTORE_LABEL
 from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.wire.frame import Kind, Status
 
@@ -90,7 +90,10 @@ def with_holders(
         metadata,
         replication=Replication(size, size, replication.ack_quorum),
         fragments=(Fragment(0, tuple(ensemble)),),
-        custom={label: value for label, value in metadata.custom.items() if label != AS_IN_BACKUP_LABEL},
+        custom={
+            ENDED_AFTER_RESTORE_LABEL if label == AS_IN_BACKUP_LABEL else label: value
+            for label, value in metadata.custom.items()
+        },
         token=token,
     )
 

@@ -44,6 +44,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.event_log import LOG_LEADERSHIP_LOST, tell
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.core.recovery import may_be_short
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import (
     LOG_ENTRY_BYTES_TARGET,
@@ -60,7 +61,7 @@ from ledgerlog.log.leader_reach import LeaderReach
 from ledgerlog.log.maintenance import ChainMaintenance
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.retention import apply_retention, truncate
-from ledgerlog.log.takeover import delete_ledgers, is_short
+from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import Numbering, encode_checkpoint, encode_entry
 
@@ -446,7 +447,7 @@ class LogLeader:
                     else:
                         assert metadata.last_entry is not None
                         ends[writer.ledger_id] = metadata.last_entry
-                        if is_short(metadata):
+                        if may_be_short(metadata):
                             short.add(writer.ledger_id)
             await self._learn_successor()
         self._answer_all(ends, short)

@@ -33,7 +33,7 @@ from ledgerlog.errors import (
     LossUndecided,
     Truncated,
 )
-from ledgerlog.ledger.core.recovery import LOST_FROM
+from ledgerlog.ledger.core.recovery import may_be_short
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.log.core.search import EntrySearch
@@ -114,8 +114,8 @@ async def continues(ledgers: OpensLedgers, segment: LogSegment, offset: int) -> 
 
 
 async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
-    """Look for an accepted loss at the end of the older of two open ledgers. An operator has accepted it for
-    the ledger, but has not decided about it for this log.
+    """Look for a loss at the end of the older of two open ledgers about which an operator has not decided for
+    this log. An operator has accepted the loss for the ledger, or the metadata were restored.
 
     Return None if there is no such loss. Errors as for reading.
     """
@@ -123,7 +123,7 @@ async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUn
         return None
     older, newer = metadata.open_segments
     ended = await ledgers.metadata(older.ledger_id)
-    if ended.last_entry is None or LOST_FROM not in ended.custom:
+    if ended.last_entry is None or not may_be_short(ended):
         return None
     assert older.first_offset is not None
     lost_from = older.first_offset

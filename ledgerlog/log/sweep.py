@@ -41,6 +41,10 @@ deletes the ledger only at the version of the metadata that it has read. A splic
 for every ledger, so a staged ledger is deleted together with a change of the log's record. The ledger must
 also be old, by the wall clock. That is a margin for cases that these rules overlook.
 
+After a restore of the metadata, the lists come from a backup, and ``metadata check --bring-back`` may be
+listing a ledger right now. So until an operator accepts the loss, the sweep keeps every ledger from before
+the restore (``meta.deletion_floor``).
+
 If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
 deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.
 """
@@ -75,6 +79,7 @@ from ledgerlog.log.registry import (
     LogRegistry,
 )
 from ledgerlog.log.snapshot_list import SnapshotList
+from ledgerlog.meta.deletion_floor import deletion_floor
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Delete, Operation, Set, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
@@ -200,7 +205,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             why = _why_orphan(metadata, record, age_s)
             if record is not None and ledger_id in lately:
                 why = None
-        if why is None:
+        if why is None or ledger_id < await deletion_floor(client.store):
             return
         is_deleted = False
         if delete:

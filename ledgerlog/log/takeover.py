@@ -22,7 +22,7 @@ from ledgerlog.errors import (
     SessionExpired,
 )
 from ledgerlog.ledger.client import LedgerClient
-from ledgerlog.ledger.core.recovery import LOST_FROM
+from ledgerlog.ledger.core.recovery import may_be_short
 from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.ledger.writer import LedgerWriter
@@ -231,7 +231,7 @@ async def count_open(
             raise
         core.on_changed()
     else:
-        core.on_recovered(contents, is_short=is_short(metadata))
+        core.on_recovered(contents, is_short=may_be_short(metadata))
 
 
 async def has_changed(registry: LogRegistry, incarnation: int, version: int) -> bool:
@@ -242,11 +242,6 @@ async def has_changed(registry: LogRegistry, incarnation: int, version: int) -> 
     """
     found, now = await registry.read(incarnation)
     return found is None or now != version
-
-
-def is_short(metadata: LedgerMetadata) -> bool:
-    """Whether an accepted loss ended a closed ledger, perhaps before entries that were acknowledged."""
-    return LOST_FROM in metadata.custom
 
 
 async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpan | None:

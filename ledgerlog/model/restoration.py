@@ -12,7 +12,8 @@ used by now (``first_new_id``, ``first_new_epoch``). Epochs are also fencing tok
 **Open ledgers.** A ledger that was OPEN in the backup may have changed its ensemble after the backup. A
 recovery that asked only the ensemble of the backup might miss acknowledged entries and close the ledger too
 early. So a restore puts the label ``AS_IN_BACKUP_LABEL`` on such a ledger, and a recovery of the ledger first
-asks every bookie of the cluster (``ledger.holders``).
+asks every bookie of the cluster (``ledger.holders``). From then on the ledger has the label
+``ENDED_AFTER_RESTORE_LABEL``.
 
 The value of the node ``restored`` is one canonical CBOR map:
 
@@ -36,6 +37,7 @@ from ledgerlog.model.log import LogMetadata
 
 __all__ = [
     "AS_IN_BACKUP_LABEL",
+    "ENDED_AFTER_RESTORE_LABEL",
     "EPOCH_MS",
     "Restoration",
     "first_new_epoch",
@@ -45,6 +47,10 @@ __all__ = [
 
 AS_IN_BACKUP_LABEL = "as-in-backup"
 """On a ledger that is not CLOSED: its fragments come from a backup, and may be outdated."""
+
+ENDED_AFTER_RESTORE_LABEL = "ended-after-restore"
+"""On a ledger that was open in a backup, after its holders were found: its end is what bookies still hold. If
+its log was truncated after the backup, bookies may have collected the ledger, and then it ends empty."""
 
 _TOKEN = b"restored"
 """The token of records that a restore has written. No process mistakes such a write for its own."""

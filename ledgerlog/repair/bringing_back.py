@@ -7,7 +7,9 @@ order in which they were written:
 1. Read the first entry of each ledger. Its header has the ledger's epoch, the first offset, and the number of
    bytes before it.
 2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: no entry
-   beyond that point was acknowledged.
+   beyond that point was acknowledged. If two ledgers were open, the log may have been truncated after the
+   backup, and then bookies no longer hold the older one. The newer one then does not continue the log, and an
+   operator decides about it first (``LossUndecided``).
 3. Bring a forgotten ledger back if it begins where the log ends, and if its epoch is not earlier than the
    epoch of the log's last ledger. Make its metadata again, with the label of ledgers from a backup, so that
    its recovery asks all bookies (``ledger.holders``).
@@ -32,6 +34,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
     LogNotFound,
+    LossUndecided,
     NotEnoughBookies,
     RecoveryFailed,
 )
@@ -60,6 +63,7 @@ _FAILURES = (
     EntryNotFound,
     EntryUnavailable,
     LedgerNotFound,
+    LossUndecided,
     NotEnoughBookies,
     RecoveryFailed,
 )
@@ -240,7 +244,10 @@ class _Log:
         if record.open_segments:
             raise _NotNext(f"it begins at offset {header.first_offset}, but the log already has a leader")
         last_epoch = record.segments[-1].epoch if record.segments else 0
-        is_next = (header.first_offset, header.bytes_before) == (record.counted_end, record.counted_bytes)
+        has_gap = any(segment.lost_before for segment in record.segments)  # The bytes in it are not counted.
+        is_next = header.first_offset == record.counted_end and (
+            has_gap or header.bytes_before == record.counted_bytes
+        )
         if not is_next or not last_epoch <= header.epoch <= record.epoch:
             raise _NotNext(
                 f"it begins at offset {header.first_offset} in epoch {header.epoch}, but the log ends at "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _TEST_RESTORED = "tests/scenarios/test_restored_metadata.py"
+_TEST_BACK = "tests/scenarios/test_bringing_back.py"
 _TEST_BACKUPS = (
     "tests/scenarios/test_backups_of_stores_in_use.py::"
     "test_a_log_in_a_backup_is_as_it_was_at_one_instant_and_has_its_ledgers"
@@ -93,7 +94,7 @@ MUTANTS = (
         "bringing_back._Log._check_place",
         "not is_next or not last_epoch <= header.epoch <= record.epoch",
         "False",
-        f"{_TEST_RESTORED}::test_what_does_not_continue_its_log_is_named_and_kept",
+        f"{_TEST_BACK}::test_what_does_not_continue_its_log_is_named_and_kept",
     ),
     mutant(
         "any_log_takes_a_ledger_back",
@@ -101,7 +102,7 @@ MUTANTS = (
         "log_key.is_key_of_log",
         "key[_RANDOM_BYTES:] == _tag(start, str(incarnation).encode())",
         "True",
-        f"{_TEST_RESTORED}::test_what_bookies_hold_of_a_log_is_brought_back_into_it[False]",
+        f"{_TEST_BACK}::test_what_bookies_hold_of_a_log_is_brought_back_into_it[False]",
     ),
     mutant(
         "what_a_later_leader_cut_off_comes_back",
@@ -109,7 +110,7 @@ MUTANTS = (
         "bringing_back._Log._cut",
         "header.end_offset <= boundary",
         "True",
-        f"{_TEST_RESTORED}::test_entries_that_the_next_leader_had_cut_off_stay_cut_off",
+        f"{_TEST_BACK}::test_entries_that_the_next_leader_had_cut_off_stay_cut_off",
     ),
     mutant(
         "a_roll_during_a_look_is_a_difference",
@@ -117,7 +118,7 @@ MUTANTS = (
         "metadata_check.look_at_metadata",
         "await store.get(ledger_path(number)) is None",
         "True",
-        f"{_TEST_RESTORED}::test_a_roll_while_the_metadata_are_read_is_no_difference",
+        f"{_TEST_BACK}::test_a_roll_while_the_metadata_are_read_is_no_difference",
     ),
     mutant(
         "a_ledger_that_nobody_holds_is_no_difference",
@@ -125,7 +126,7 @@ MUTANTS = (
         "core.metadata_check.check_metadata",
         "not named & on.keys()",
         "False",
-        f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
+        f"{_TEST_BACK}::test_what_the_metadata_have_and_nobody_holds_is_named",
     ),
     mutant(
         "a_ledger_that_is_missing_is_no_difference",
@@ -133,7 +134,7 @@ MUTANTS = (
         "core.metadata_check.check_metadata",
         "s.ledger_id not in there",
         "False",
-        f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
+        f"{_TEST_BACK}::test_what_the_metadata_have_and_nobody_holds_is_named",
     ),
     mutant(
         "a_bookie_that_is_down_is_no_difference",
@@ -141,7 +142,7 @@ MUTANTS = (
         "core.metadata_check.check_metadata",
         "needed - {*registered}",
         "set()",
-        f"{_TEST_RESTORED}::test_what_the_metadata_have_and_nobody_holds_is_named",
+        f"{_TEST_BACK}::test_what_the_metadata_have_and_nobody_holds_is_named",
     ),
     mutant(
         "ledgers_are_brought_back_though_a_bookie_is_absent",
@@ -149,7 +150,7 @@ MUTANTS = (
         "bringing_back.bring_back",
         "absent and not accept_absent",
         "False",
-        f"{_TEST_RESTORED}::test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_accepted",
+        f"{_TEST_BACK}::test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_accepted",
     ),
     mutant(
         "an_interrupted_bringing_back_is_forgotten",
@@ -157,7 +158,7 @@ MUTANTS = (
         "core.metadata_check.check_metadata",
         "x.ledger_id in in_lists",
         "True",
-        f"{_TEST_RESTORED}::test_an_interrupted_bringing_back_is_done_again",
+        f"{_TEST_BACK}::test_an_interrupted_bringing_back_is_done_again",
     ),
     mutant(
         "a_closed_ledger_that_no_list_names_is_not_forgotten",
@@ -165,7 +166,7 @@ MUTANTS = (
         "core.metadata_check.check_metadata",
         "all(row.last_entry == NO_ENTRY for row in holders.get(x.ledger_id, {}).values())",
         "x.is_closed",
-        f"{_TEST_RESTORED}::test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named",
+        f"{_TEST_BACK}::test_a_ledger_that_was_staged_at_the_backup_and_spliced_later_is_named",
     ),
     mutant(
         "a_ledger_that_its_leader_has_not_listed_yet_counts_as_deleted",
@@ -189,7 +190,41 @@ MUTANTS = (
         "LogMetadata.brought_back",
         "(epoch if self.dedupe_epoch is None else self.dedupe_epoch) if names_producers else None",
         "self.dedupe_epoch",
-        f"{_TEST_RESTORED}::test_a_ledger_comes_back_with_the_deduplication_of_its_leader",
+        f"{_TEST_BACK}::test_a_ledger_comes_back_with_the_deduplication_of_its_leader",
+    ),
+    mutant(
+        "the_end_of_a_ledger_after_a_restore_is_not_doubted",
+        "A.8",
+        "ledger.core.recovery.may_be_short",
+        "LOST_FROM in metadata.custom or ENDED_AFTER_RESTORE_LABEL in metadata.custom",
+        "LOST_FROM in metadata.custom",
+        f"{_TEST_BACK}::test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped[True]",
+    ),
+    mutant(
+        "a_ledger_behind_a_gap_is_not_brought_back",
+        "A.8",
+        "bringing_back._Log._check_place",
+        "has_gap or header.bytes_before == record.counted_bytes",
+        "header.bytes_before == record.counted_bytes",
+        f"{_TEST_BACK}::test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped[True]",
+    ),
+    mutant(
+        "a_deleted_ledger_still_tells_its_lac",
+        "A.8",
+        "BookieLedger.on_delete",
+        "self.lac = self.lafr = NO_ENTRY",
+        "",
+        "tests/unit/test_bookie_ledger.py::"
+        "test_a_ledger_that_is_gone_knows_no_lac_so_that_no_recovery_after_a_restore_ends_there",
+        f"{_TEST_BACK}::test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped[True]",
+    ),
+    mutant(
+        "a_sweep_deletes_ledgers_from_before_a_restore",
+        "A.8",
+        "_look_over",
+        "ledger_id < await deletion_floor(client.store)",
+        "False",
+        f"{_TEST_BACK}::test_a_sweep_keeps_ledgers_from_before_a_restore_until_the_loss_is_accepted",
     ),
     mutant(
         "strangers_list_the_keys_of_ledgers",
@@ -225,7 +260,7 @@ MUTANTS = (
         "backup._Logs.save",
         "{**ledgers, path: record, **parts}",
         "{path: record, **parts}",
-        f"{_TEST_RESTORED}::test_a_backup_has_the_ledgers_that_a_log_lists_since_they_were_read",
+        f"{_TEST_BACK}::test_a_backup_has_the_ledgers_that_a_log_lists_since_they_were_read",
     ),
     mutant(
         "a_backup_has_a_log_as_of_two_instants",
@@ -289,7 +324,7 @@ MUTANTS = (
         "backup._is_closed",
         "LedgerMetadata.decode_untrusted(value, ledger_id).is_closed",
         "True",
-        f"{_TEST_RESTORED}::"
+        f"{_TEST_BACK}::"
         "test_a_ledger_that_was_open_when_the_backup_read_it_and_closed_in_its_log_is_read_whole",
     ),
     mutant(

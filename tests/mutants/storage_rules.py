@@ -52,9 +52,9 @@ MUTANTS = (
         "MetadataDeletionOracle.surely_gone",
         """
         await store.sync()
-        floor = await self._floor()
+        floor = await deletion_floor(store)
         """,
-        "floor = await self._floor()",
+        "floor = await deletion_floor(store)",
         f"{_TEST_ORACLE}::test_a_store_that_was_emptied_meanwhile_says_nothing_at_all",
     ),
     mutant(

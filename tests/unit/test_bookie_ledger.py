@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger
+from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
 
 KEY = b"k" * 16
@@ -54,6 +56,16 @@ def test_rule_4_a_ledger_that_is_gone_is_stored_as_fenced() -> None:
     restored = BookieLedger.restore(1, stored)
     assert restored.add_refusal(KEY, is_recovery=False) is Status.FENCED
     assert restored.is_fence_settled(0), "no other record is needed for a fence of it"
+
+
+def test_a_ledger_that_is_gone_knows_no_lac_so_that_no_recovery_after_a_restore_ends_there() -> None:
+    ledger = state()
+    ledger.tell(7, 5)
+    of_before = attrs.evolve(ledger.to_store(), is_deleted=True)
+    ledger.on_delete()
+    for gone in (ledger, BookieLedger.restore(1, ledger.to_store()), BookieLedger.restore(1, of_before)):
+        assert not gone.tell(8, 8), "a file that is read later tells nothing about it"
+        assert (gone.lac, gone.lafr) == (NO_ENTRY, NO_ENTRY)
 
 
 def test_a_fence_is_settled_only_once_its_own_block_is_durable() -> None:

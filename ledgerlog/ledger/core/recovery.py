@@ -50,6 +50,7 @@ from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
+from ledgerlog.model.restoration import ENDED_AFTER_RESTORE_LABEL
 
 ROUND_ENTRIES = 4096
 """How many entries one round asks for."""
@@ -59,6 +60,12 @@ WRITE_BACK_BYTES = 16 * FRAME_BYTES_TARGET
 
 LOST_FROM = "ledgerlog.lost_from"
 """The key in ``LedgerMetadata.custom`` that records an accepted loss. Its value is the entry, in decimal."""
+
+
+def may_be_short(metadata: LedgerMetadata) -> bool:
+    """Return whether a closed ledger may end before entries that were acknowledged: an accepted loss ended
+    it, or a recovery after a restore of the metadata."""
+    return LOST_FROM in metadata.custom or ENDED_AFTER_RESTORE_LABEL in metadata.custom
 
 
 class Phase(enum.Enum):

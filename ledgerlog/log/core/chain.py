@@ -75,7 +75,9 @@ carries its offset (``count_segment``).
 were acknowledged. Then entries of the newer ledger may have been acknowledged too. So if an accepted loss
 ended the older ledger, the newer one does not count as empty: the takeover stops with ``LossUndecided``. If
 the operator accepts the loss for this log (``accept_loss``), the newer ledger counts from the offset that its
-entries carry. The log has a gap before that offset.
+entries carry. The log has a gap before that offset. The same holds if the older ledger was ended after a
+restore of the metadata: the log may have been truncated after the backup, and then bookies no longer hold the
+older ledger.
 """
 
 from __future__ import annotations
@@ -205,12 +207,11 @@ class Counting:
 
         Args:
             contents: The facts from the ledger's first and last entry; None if the ledger is empty.
-            is_short: Whether an accepted loss ended the ledger.
+            is_short: Whether the ledger may end before entries that were acknowledged (``may_be_short``).
 
         Raises:
             EntryCorrupt: The ledger's entries cannot belong to this log.
-            LossUndecided: The ledger's entries would be dropped, because an accepted loss ended an older
-                ledger.
+            LossUndecided: The ledger's entries would be dropped, because an older ledger may be short.
         """
         ledger_id = self.recovering
         assert ledger_id is not None
@@ -267,7 +268,7 @@ class CountsOpenLedgers(ABC):
 
         Args:
             contents: The facts from the ledger's first and last entry; None if the ledger is empty.
-            is_short: Whether an accepted loss ended the ledger.
+            is_short: Whether the ledger may end before entries that were acknowledged (``may_be_short``).
         """
         assert self.is_recovering
         assert self._counting is not None
