@@ -257,7 +257,6 @@ FENCES = (
             index_last=stored.last_entry,
             widest=stored.widest,
             straddle=stored.straddle,
-            is_deleted=stored.is_deleted,
         )
         """,
         """
@@ -273,7 +272,6 @@ FENCES = (
             index_last=stored.last_entry,
             widest=stored.widest,
             straddle=stored.straddle,
-            is_deleted=stored.is_deleted,
         )
         """,
         f"{_TEST_STATE}::test_what_the_index_keeps_comes_back",

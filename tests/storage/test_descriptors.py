@@ -34,18 +34,26 @@ from tests.waiting import PATIENCE_S
 
 
 @contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """While the body runs, no file can be opened in this process."""
+def no_descriptors() -> Iterator[Callable[[], None]]:
+    """While the body runs, no file can be opened in this process.
+
+    A thread that closes a file gives a descriptor back. The body gets a function that takes such descriptors
+    too.
+    """
     gc.collect()  # Garbage of earlier tests may hold descriptors, and would give them back in the middle.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     # Threads and sockets of the event loop that come later would want some, too.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
-    try:
+
+    def take_all() -> None:
         with contextlib.suppress(OSError):
             while True:
                 held.append(os.open(os.devnull, os.O_RDONLY))
-        yield
+
+    try:
+        take_all()
+        yield take_all
     finally:
         for descriptor in held:
             os.close(descriptor)
@@ -164,17 +172,23 @@ async def test_an_index_without_descriptors_is_written_again_when_there_are_some
     disk = RealDisk()
     inner = await filled_index(tmp_path, disk, kind)
     index = PatientIndex(inner, Ballast(disk, str(tmp_path), 0), retry_s=0.01)
-    rows = {b"%d" % number: os.urandom(3_000_000) for number in range(10, 16)}
-    done = trio.Event()
+    rows: dict[bytes, bytes] = {}
+    is_enough, done = trio.Event(), trio.Event()
 
     async def write() -> None:
-        for key, value in rows.items():
-            await index.write([(key, value)])
+        while not is_enough.is_set():
+            key = b"%d" % (10 + len(rows))
+            rows[key] = os.urandom(3_000_000)
+            await index.write([(key, rows[key])])
         done.set()
 
-    with no_descriptors():
+    with no_descriptors() as take_all:
         nursery.start_soon(write)
-        await until_logged(caplog, "the index cannot be written for now")
+        with trio.fail_after(PATIENCE_S):
+            while "the index cannot be written for now" not in caplog.text:
+                take_all()  # The store may close files of earlier writes only now.
+                await trio.sleep(0.01)
+        is_enough.set()
         assert not done.is_set()
     with trio.fail_after(PATIENCE_S):
         await done.wait()
