@@ -2,7 +2,7 @@
 
 Leaders contend for a log that rolls, while bookies and leaders die. An operator saves a backup. If the store
 answers slowly, the log rolls between two reads of the backup. The leaders make more ledgers, which the backup
-does not have. Then one of two things happens:
+does not have. Some backups are made in the middle of a roll. Then one of two things happens:
 
     lost        the store is emptied under live bookies and leaders, and restored
     set back    the leaders and the bookies stop, and the store is restored over its present content
@@ -40,7 +40,8 @@ from ledgerlog.meta.backup import save
 from ledgerlog.meta.backup_file import Backup, BackupWriter, open_backup
 from ledgerlog.meta.memory import Content
 from ledgerlog.meta.restore import Restored, accept_loss, restore
-from ledgerlog.model.layout import LEDGERS, ledger_id_of
+from ledgerlog.model.layout import LEDGERS, LOG_RECORDS, ledger_id_of, log_record_of
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import Record
 from ledgerlog.model.restoration import EPOCH_MS
 from ledgerlog.repair.bringing_back import bring_back
@@ -64,6 +65,9 @@ Before the next leader writes, a killed leader's session must end, and its ledge
 """
 
 SESSIONS_END_S = 40.0
+ROLLS_S = 5.0
+"""How long a backup waits at most for a roll in the middle of which to be made."""
+
 A_DAY_MS = 24 * 3600 * 1000
 
 RECORDS_MAX = 60
@@ -97,12 +101,18 @@ class RestoredStore:
         self._is_accepted = False
         self._named: dict[int, None] = {}
         self._acked = trio.Event()
+        self._rolled = trio.Event()
+        """The log has two open ledgers, for the first time since this was made."""
 
     # --- observers ----------------------------------------------------------------------------
 
     def on_metadata(self, path: str, before: bytes | None, after: bytes | None) -> None:
         """A node of the metadata store was written."""
         room, *components = path.split("/")
+        if room == LOG_RECORDS and after is not None and not self._rolled.is_set():
+            log = LogMetadata.decode_untrusted(after, log_record_of(*components))
+            if len(log.open_segments) == 2:
+                self._rolled.set()
         if room != LEDGERS or before is not None or after is None:
             return
         ledger_id = ledger_id_of(*components)
@@ -217,8 +227,14 @@ class RestoredStore:
             await _started(cluster, name)
 
     async def _saved(self, cluster: SimulatedCluster) -> Backup:
+        call_s = self._random.choice((None, 0.0, 0.01, 0.03))
+        if call_s is None:  # In the middle of a roll.
+            self._rolled = trio.Event()
+            with trio.move_on_after(ROLLS_S):
+                await self._rolled.wait()
+                self.counts["backups during a roll"] += 1
         self.told.append(f"at {cluster.simulation.now:.3f} s: backup")
-        store = FaultyStore(cluster.tree, latency(self._random.choice((0.0, 0.01, 0.03))))
+        store = FaultyStore(cluster.tree, latency(call_s or 0.0))
         store.belong_to(cluster.cluster_id)
         content = BytesIO()
         await save(store, BackupWriter(content), made_ms=_now_ms(cluster))

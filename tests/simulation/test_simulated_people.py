@@ -28,6 +28,7 @@ from ledgerlog.model.bookie import Age, Cookie
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair import bringing_back
 from ledgerlog.repair.core.metadata_check import MetadataCheck
 from ledgerlog.testing import people, restores, simulate, simulated_cluster
 from ledgerlog.testing.cluster import SimulatedCluster
@@ -48,6 +49,7 @@ from ledgerlog.testing.people import (
 )
 from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.workload import Report, run_seed
+from ledgerlog.wire.records import EntryHeader
 from tests.simulation.violations import first_violation
 
 SEEDS = range(4)
@@ -239,6 +241,27 @@ def test_a_backup_with_ledgers_that_are_older_than_their_logs_is_found(
     only(monkeypatch, RESTORED)
     monkeypatch.setattr(backup, "_is_closed", lambda value, ledger_id: True)
     assert "is lost" in violation_of_some_seed(seeds=range(10, 60))
+
+
+def test_a_ledger_that_ends_short_after_a_restore_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator keeps what follows it, behind a gap. But records in the gap were acknowledged."""
+    only(monkeypatch, RESTORED)
+    original = bringing_back._Log._end_open
+
+    async def end_short(self: bringing_back._Log, first: Sequence[EntryHeader]) -> None:
+        def without_last(now: LedgerMetadata, token: bytes) -> LedgerMetadata:
+            assert now.last_entry is not None
+            last = max(now.last_entry - 1, now.last_fragment.first_entry)
+            return attrs.evolve(now, last_entry=last, token=token)
+
+        open_segments = (await self._read()).open_segments
+        if len(open_segments) == 2:
+            await self._client.ledgers.recover(open_segments[0].ledger_id)
+            await self._change_ledger(open_segments[0].ledger_id, without_last)
+        await original(self, first)
+
+    monkeypatch.setattr(bringing_back._Log, "_end_open", end_short)
+    assert "before a gap" in violation_of_some_seed("KeptOrNamed", seeds=(0, 14, 22, 34))
 
 
 def test_a_check_that_forgets_ledgers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
