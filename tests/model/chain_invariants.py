@@ -12,6 +12,9 @@ for garbage is in no list, then or ever.
 A ledger that was written apart is listed at most once, while its request is there (*SplicedOnce*), and stays
 then, as an acknowledged record does.
 
+Readers that fence nothing have no events: they change nothing. What they may see of a state is compared with
+each later record instead (*ReadersSeeAPrefix*).
+
 Where an operator accepted the loss of a ledger's end, *ReplayComplete* is about what can still be read: an
 acknowledged record of which there is a copy stays in the log. *GapsAreLosses*: offsets are passed over only
 behind such a ledger.
@@ -45,10 +48,41 @@ def check_edge(old: LogMetadata, new: LogMetadata, ledgers: Ledgers, writer: str
     for was, now in zip(old.segments, new.segments, strict=False):
         if was.is_counted and was != now:
             yield Violation("TakeoverPrefixStable", f"{writer} makes {now} of {was}")
+    seen = seen_by_readers(old, ledgers)
+    for now in new.segments:
+        count = min(seen.get(now.ledger_id, 0), ledgers[now.ledger_id].kept)
+        if now.record_count is not None and count > now.record_count:
+            yield Violation(
+                "ReadersSeeAPrefix", f"readers saw {count} records of {now} before {writer} wrote"
+            )
     if new.epoch > old.epoch:
         for segment in new.segments[: len(before)]:
             if not segment.is_counted or not ledgers[segment.ledger_id].is_closed:
                 yield Violation("TakeoverPrefixStable", f"{writer} leads behind {segment}, which may grow")
+
+
+def seen_by_readers(record: LogMetadata, ledgers: Ledgers) -> dict[int, int]:
+    """How many records of each open ledger a reader may have seen that fences nothing (``log.positions``).
+
+    Bookies tell a reader no more than what the ledger's owner knows to be confirmed, and of a closed ledger
+    its end. The reader goes on in the newer ledger only if that continues what it saw of the older one, or if
+    the older one is closed.
+    """
+    seen: dict[int, int] = {}
+    end = record.counted_end
+    for index, segment in enumerate(record.open_segments):
+        ledger = ledgers[segment.ledger_id]
+        count = ledger.confirmed if ledger.end is None else ledger.end + 1
+        if index and not continues(ledger, end):
+            break
+        seen[segment.ledger_id] = count
+        end += count
+    return seen
+
+
+def continues(ledger: Ledger, offset: int) -> bool:
+    """Whether a newer ledger continues an older one that ends at ``offset``, for a reader."""
+    return ledger.first == offset
 
 
 def check_ack(

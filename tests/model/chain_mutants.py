@@ -17,6 +17,7 @@ from ledgerlog.log.core.append_queue import AppendQueue, BatchState
 from ledgerlog.log.core.chain import ChainNeed, Counting, LeaderChain, LedgerSpan, Takeover, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, LogSegment, SegmentCounts
+from tests.model import chain_invariants
 from tests.model.chain_world import ChainWorld
 
 Mutant = Callable[[], AbstractContextManager[Any]]
@@ -225,6 +226,10 @@ def what_no_operator_accepted_is_kept_behind_a_gap() -> AbstractContextManager[A
         return original(ledger_id, start, contents, **{**options, "keep_behind_gap": True})
 
     return patch.object(log_chain, "count_segment", count)
+
+
+def a_reader_goes_on_in_a_newer_ledger_whatever_it_saw_of_the_older() -> AbstractContextManager[Any]:
+    return patch.object(chain_invariants, "continues", lambda ledger, offset: True)
 
 
 def a_leader_gives_the_offsets_of_spliced_records_again() -> AbstractContextManager[Any]:

@@ -70,8 +70,13 @@ class Ledger(NamedTuple):
     @property
     def acked_and_kept(self) -> int:
         """How many acknowledged entries can still be read."""
+        return min(self.acked, self.kept)
+
+    @property
+    def kept(self) -> int:
+        """How many of the entries that were pushed can still be read."""
         assert self.end is not None or not self.is_short
-        return min(self.acked, self.end + 1) if self.is_short and self.end is not None else self.acked
+        return self.end + 1 if self.is_short and self.end is not None else self.pushed
 
     @property
     def ends(self) -> range:

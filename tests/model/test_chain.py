@@ -48,6 +48,7 @@ MUTANTS: list[tuple[mutants.Mutant, ChainConfiguration, set[str]]] = [
     (mutants.an_accepted_loss_joins_what_is_behind_it, SHORT, {"OffsetsDense"}),
     (mutants.what_is_behind_an_accepted_loss_is_told_as_lost, SHORT, {"FailedMeansAbsent"}),
     (mutants.what_no_operator_accepted_is_kept_behind_a_gap, PLAIN, {"GapsAreLosses"}),
+    (mutants.a_reader_goes_on_in_a_newer_ledger_whatever_it_saw_of_the_older, PLAIN, {"ReadersSeeAPrefix"}),
     (mutants.a_leader_gives_the_offsets_of_spliced_records_again, SPLICING, {"OffsetsDense", "LogOrder"}),
     (mutants.a_splice_does_not_ask_whether_its_request_is_still_there, SPLICING, {"SplicedOnce"}),
 ]
