@@ -479,7 +479,8 @@ class LossUndecided(LedgerLogError):
     to ``end_offset - 1``, which may have been acknowledged. If the log just continued, these records would be
     dropped.
     ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``, keeps them at their
-    offsets, after a gap.
+    offsets, after a gap. After a restore run ``ledgerlog metadata check --bring-back --accept-gaps`` instead,
+    because it leaves out what the next leader had cut off.
 
     Attributes:
         name: The log.
@@ -508,8 +509,9 @@ class LossUndecided(LedgerLogError):
         super().__init__(
             f"log {name!r}: ledger {short_ledger} was ended at offset {lost_from} by an accepted loss or "
             f"after a restore of the metadata, and ledger {kept_ledger} after it continues at offset "
-            f"{first_offset}: the records {lost_from} to {first_offset - 1} are lost, and {kept}, run "
-            f"'ledgerlog log recover {name} --accept-loss'"
+            f"{first_offset}: the records {lost_from} to {first_offset - 1} are missing, and {kept}, run "
+            f"'ledgerlog log recover {name} --accept-loss' (after a restore: 'ledgerlog metadata check "
+            "--bring-back --accept-gaps')"
         )
         self.name = name
         self.short_ledger = short_ledger

@@ -366,8 +366,8 @@ def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str
     to.
 
     If the log has a writer, the writer is stopped. The command fails if an accepted loss in one ledger
-    ('ledger recover --accept-loss') would drop later records that may have been acknowledged. It then says
-    which records."""
+    ('ledger recover --accept-loss') or a restore of the metadata would drop later records that may have been
+    acknowledged. It then says which records."""
     if accept_unreachable and not accept_loss:
         raise click.UsageError("--accept-unreachable extends --accept-loss: give both")
 

@@ -189,15 +189,22 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     help="With --bring-back: continue even if bookies are not registered or did not answer. Ledgers that "
     "only they hold are not restored, and writers reuse their offsets.",
 )
+@click.option(
+    "--accept-gaps",
+    is_flag=True,
+    help="With --bring-back: also restore ledgers that begin behind the end of their log. The records in "
+    "between stay missing, and readers are told so.",
+)
 @uri_option
 @json_option
-def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: bool) -> None:
+def metadata_check(bring_back: bool, accept_absent: bool, accept_gaps: bool, uri: str, as_json: bool) -> None:
     """Compare the metadata with the ledgers that bookies hold, and print the differences.
 
     Exit 0: the only differences are deleted ledgers, which bookies will collect. Exit 1: there are other
-    differences."""
-    if accept_absent and not bring_back:
-        raise click.UsageError("--accept-absent needs --bring-back")
+    differences, or a ledger was not brought back."""
+    for option, is_set in (("--accept-absent", accept_absent), ("--accept-gaps", accept_gaps)):
+        if is_set and not bring_back:
+            raise click.UsageError(f"{option} needs --bring-back")
 
     async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut], int]:
         async with connect(uri) as cluster:
@@ -206,13 +213,15 @@ def metadata_check(bring_back: bool, accept_absent: bool, uri: str, as_json: boo
             back: list[BroughtBack] = []
             left: list[LeftOut] = []
             if bring_back:
-                back, left = await bring_back_ledgers(client, check, accept_absent=accept_absent)
+                back, left = await bring_back_ledgers(
+                    client, check, accept_absent=accept_absent, accept_gaps=accept_gaps
+                )
                 check = await look_at_metadata(client)
             return check, back, left, await count_other_lists(client.store)
 
     with progress_bar("comparing metadata with bookies", None):
         check, back, left, other_lists = run(body)
-    is_sound = check.is_sound and not other_lists
+    is_sound = check.is_sound and not other_lists and not left
     if as_json:
         fields = {**_check_fields(check), "sound": is_sound, "other_lists": other_lists}
         print_json({**fields, "brought_back": _rows(back), "left_out": _rows(left)})

@@ -171,8 +171,9 @@ class Log:
             EntryCorrupt: Entering: an entry that tells where the log ends is damaged or does not belong
                 there.
             EntryNotFound: Entering: bookies have lost an entry that tells where the log ends.
-            LossUndecided: Entering: an operator accepted a loss for one ledger, and the takeover would drop
-                the records after the loss. Decide with ``recover``.
+            LossUndecided: Entering: one ledger may have lost its end, by an accepted loss or before a restore
+                of the metadata, and the takeover would drop the records after it. The error says how to
+                decide.
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in the
                 log.
             LostLeadership: Leaving: the leadership ended early. Each record that was still on its way is
@@ -574,8 +575,8 @@ class Log:
             NotEnoughBookies: Too few bookies are writable; the log is not sealed. Try again.
             EntryCorrupt: An entry that tells where the log ends is damaged; the log is not sealed.
             EntryNotFound: Bookies have lost an entry that tells where the log ends; the log is not sealed.
-            LossUndecided: Sealing would drop records after an accepted loss; the log is not sealed. See
-                ``recover``.
+            LossUndecided: Sealing would drop records after a ledger that may have lost its end; the log is
+                not sealed. See ``recover``.
         """
         try:
             await seal(self._client, self._registry, self._name, self._incarnation)
@@ -608,8 +609,8 @@ class Log:
             InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
             LogNotFound: The log no longer exists.
             LogSealed: The log is sealed.
-            LossUndecided: Records after an accepted loss would be dropped. Call again with ``accept_loss`` to
-                keep these records, with a gap before them.
+            LossUndecided: Records after a ledger that may have lost its end would be dropped. Call again with
+                ``accept_loss`` to keep these records, with a gap before them.
             RecoveryFailed: Too few bookies answer to end the leader's ledgers. Try again.
             NotEnoughBookies: Too few bookies are writable. Try again.
             EntryUnavailable: No bookie answers for an entry that tells where the log ends. Try again.

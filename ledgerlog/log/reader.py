@@ -28,8 +28,9 @@ raises Truncated instead.
 
 **Lost records.** If an operator accepted a loss in the middle of a log, the segment after the gap says how
 many offsets were lost (``model.log``). Every reader raises ``RecordsLost`` once when it comes to such a gap.
-If you iterate again, it continues after the gap. Until the operator has decided, no reader shows the records
-after the loss. A reader that would end there raises ``LossUndecided``.
+If you iterate again, it continues after the gap. After a restore of the metadata, a log may have such a loss
+too. Until the operator has decided, no reader shows the records after the loss. A reader that would end there
+raises ``LossUndecided``.
 """
 
 from __future__ import annotations

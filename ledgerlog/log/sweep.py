@@ -196,6 +196,8 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             return
         if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:
             return  # The number was never given out, so the ledger does not belong to this metadata store.
+        if ledger_id < await deletion_floor(client.store):
+            return
         if is_snapshot:
             why = await _why_lost_snapshot(client, ledger_id, incarnation, record, age_s, delete=delete)
         else:
@@ -205,7 +207,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             why = _why_orphan(metadata, record, age_s)
             if record is not None and ledger_id in lately:
                 why = None
-        if why is None or ledger_id < await deletion_floor(client.store):
+        if why is None:
             return
         is_deleted = False
         if delete:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import trio
 
 from ledgerlog.errors import (
+    EntryNotFound,
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
@@ -182,7 +183,9 @@ async def _run(
                         writer = None
                         await delete_ledgers(client.ledgers, core.take_garbage())
                 case TakeoverNeed.RECOVER:
-                    await count_open(client, registry, incarnation, core, recover_open)
+                    await count_open(
+                        client, registry, incarnation, core, recover_open, accept_loss=accept_loss
+                    )
                 case TakeoverNeed.CREATE:
                     assert core.base is not None
                     writer = await client.ledgers.create(
@@ -221,11 +224,21 @@ async def count_open(
     incarnation: int,
     core: CountsOpenLedgers,
     recover: Callable[[int], Awaitable[LedgerMetadata]],
+    *,
+    accept_loss: bool = False,
 ) -> None:
-    """Do the step RECOVER: recover the ledger that the core names, and tell the core its content."""
+    """Do the step RECOVER: recover the ledger that the core names, and tell the core its content.
+
+    With ``accept_loss``, a ledger that may be short counts as empty if its first or last entry is lost.
+    """
     try:
         metadata = await recover(core.recovering)
-        contents = await read_contents(client.ledgers, metadata)
+        try:
+            contents = await read_contents(client.ledgers, metadata)
+        except EntryNotFound:
+            if not (accept_loss and may_be_short(metadata)):
+                raise
+            contents = None
     except LedgerNotFound:
         if not await has_changed(registry, incarnation, core.version):
             raise

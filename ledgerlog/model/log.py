@@ -462,14 +462,15 @@ class LogMetadata:
         Args:
             ledger_id: The ledger.
             epoch: The epoch of the leader that made it, at most the present one.
-            counts: The size of the ledger, which holds at least one record.
+            counts: The size of the ledger, which holds at least one record, and of the gap before it.
             token: A random value of the caller.
             names_producers: Whether the ledger's entries say which producer appended which record.
         """
         assert not self.sealed, "a sealed log takes no ledger"
         assert not self.open_segments, "segments are counted in order"
         assert counts.record_count > 0, "a ledger without records is not worth a segment"
-        segment = LogSegment(ledger_id, epoch, self.counted_end).with_counts(counts)
+        start = self.counted_end + counts.lost_before
+        segment = LogSegment(ledger_id, epoch, start).with_counts(counts)
         return attrs.evolve(
             self,
             segments=(*self._without(ledger_id), segment),

@@ -7,13 +7,16 @@ order in which they were written:
 1. Read the first entry of each ledger. Its header has the ledger's epoch, the first offset, and the number of
    bytes before it.
 2. End the ledgers that were open in the backup. A ledger ends where a leader of a later epoch began: no entry
-   beyond that point was acknowledged. If two ledgers were open, the log may have been truncated after the
-   backup, and then bookies no longer hold the older one. The newer one then does not continue the log, and an
-   operator decides about it first (``LossUndecided``).
+   beyond that point was acknowledged.
 3. Bring a forgotten ledger back if it begins where the log ends, and if its epoch is not earlier than the
    epoch of the log's last ledger. Make its metadata again, with the label of ledgers from a backup, so that
    its recovery asks all bookies (``ledger.holders``).
 4. Add the ledger to the log's list by a compare-and-set. Only then is the ledger part of the log.
+
+**Gaps.** Bookies may no longer hold the ledgers before a forgotten ledger. For example, the log was truncated
+after the backup, and its older ledgers were collected. Then the ledger begins behind the end of the log. With
+``accept_gaps`` it comes back behind a gap, as after an accepted loss (``log.core.chain``). The same holds if
+two ledgers were open in the backup and the newer one does not continue the older one.
 
 A crash before step 4 leaves metadata that no list names, so the ledger still counts as forgotten. The next
 run continues there. If a ledger does not continue its log, this module leaves the ledger out and reports it:
@@ -35,6 +38,7 @@ from ledgerlog.errors import (
     LedgerNotFound,
     LogNotFound,
     LossUndecided,
+    MetadataCorrupt,
     NotEnoughBookies,
     RecoveryFailed,
 )
@@ -69,6 +73,12 @@ _FAILURES = (
 )
 
 
+_HOW_TO_ACCEPT = (
+    "If the records before it were truncated, or cannot come back, run "
+    "'ledgerlog metadata check --bring-back --accept-gaps'"
+)
+
+
 @attrs.frozen
 class BroughtBack:
     """A ledger that is part of its log again."""
@@ -93,7 +103,7 @@ class _NotNext(Exception):
 
 
 async def bring_back(
-    client: LedgerClient, check: MetadataCheck, *, accept_absent: bool = False
+    client: LedgerClient, check: MetadataCheck, *, accept_absent: bool = False, accept_gaps: bool = False
 ) -> tuple[list[BroughtBack], list[LeftOut]]:
     """Bring back the ledgers that continue a log. Call this before any writer starts.
 
@@ -102,9 +112,12 @@ async def bring_back(
         check: The result of ``look_at_metadata``.
         accept_absent: Continue although some bookies are not registered or did not list their ledgers. A
             ledger that only such bookies hold does not come back, and the next writer uses its offsets again.
+        accept_gaps: Also bring back a ledger that begins behind the end of its log. The offsets in between
+            are a gap. Their records were truncated or are lost, or were never acknowledged.
 
     Returns:
-        The ledgers that came back, and the ledgers that did not.
+        The ledgers that came back, and the ledgers that did not. A ledger on the log's list whose records do
+        not continue the log counts as one that did not.
 
     Raises:
         InvalidArgument: There is no restore with a loss that you must still accept, so nothing is forgotten.
@@ -130,8 +143,14 @@ async def bring_back(
             left.append(LeftOut(ledger.ledger_id, None, "it was not made for a log in the metadata"))
         else:
             of_logs.setdefault(ledger.incarnation, []).append(ledger)
-    for incarnation, forgotten in of_logs.items():
-        await _Log(client, incarnation, check.restoration.floor, back, left).bring_back(forgotten)
+    incarnations, _ = await LogRegistry(client.store, client.environment).records()
+    for incarnation in incarnations:
+        log = _Log(client, incarnation, check.restoration.floor, back, left, accept_gaps=accept_gaps)
+        forgotten = of_logs.pop(incarnation, [])
+        if forgotten or await log.ends_in_doubt():
+            await log.bring_back(forgotten)
+    for forgotten in of_logs.values():
+        left += [LeftOut(ledger.ledger_id, ledger.log, "its log is gone") for ledger in forgotten]
     return back, left
 
 
@@ -143,14 +162,26 @@ class _Log:
         floor: int,
         back: list[BroughtBack],
         left: list[LeftOut],
+        *,
+        accept_gaps: bool,
     ) -> None:
         self._client = client
+        self._accept_gaps = accept_gaps
         self._floor = floor
         self._incarnation = incarnation
         self._logs = LogRegistry(client.store, client.environment)
         self._ledgers = LedgerRegistry(client.store, client.environment)
         self._back = back
         self._left = left
+
+    async def ends_in_doubt(self) -> bool:
+        """Whether two ledgers of the log were open in the backup, so that the newer one may have to be left
+        out."""
+        try:
+            record = await self._read()
+        except (LogNotFound, MetadataCorrupt):
+            return False
+        return len(record.open_segments) == 2
 
     async def bring_back(self, forgotten: Sequence[HeldOnly]) -> None:
         first: list[tuple[EntryHeader, HeldOnly]] = []
@@ -164,8 +195,17 @@ class _Log:
         try:
             await self._end_open([header for header, _ in first])
         except _FAILURES as failure:
+            why = str(failure)
+            if isinstance(failure, LossUndecided):
+                self._left.append(LeftOut(failure.kept_ledger, failure.name, why))
+            elif isinstance(failure, EntryNotFound):
+                why = f"{failure}. {_HOW_TO_ACCEPT}"
+                record = await self._read()
+                self._left += [
+                    LeftOut(segment.ledger_id, record.name, why) for segment in record.open_segments[1:]
+                ]
             for _, ledger in first:
-                self._leave(ledger, f"the ledger before it cannot be ended: {failure}")
+                self._leave(ledger, f"the ledger before it cannot be ended: {why}")
             return
         for at, (header, ledger) in enumerate(first):
             later = [other for other, _ in first[at + 1 :]]
@@ -209,7 +249,7 @@ class _Log:
                 self._logs,
                 record.name,
                 self._incarnation,
-                accept_loss=False,
+                accept_loss=self._accept_gaps,
                 accept_unreachable=False,
             )
 
@@ -220,7 +260,13 @@ class _Log:
         closed = await self._client.ledgers.recover(ledger.ledger_id)
         closed = await self._cut(closed, [other for other in later if other.epoch > header.epoch])
         contents = await read_contents(self._client.ledgers, closed)
-        counts = count_segment(ledger.ledger_id, record.counted_end, contents, follows_open=False)
+        counts = count_segment(
+            ledger.ledger_id,
+            record.counted_end,
+            contents,
+            follows_open=self._accept_gaps,
+            keep_behind_gap=self._accept_gaps,
+        )
         if counts.record_count == 0:
             raise _NotNext("it has no records")
 
@@ -244,14 +290,16 @@ class _Log:
         if record.open_segments:
             raise _NotNext(f"it begins at offset {header.first_offset}, but the log already has a leader")
         last_epoch = record.segments[-1].epoch if record.segments else 0
-        has_gap = any(segment.lost_before for segment in record.segments)  # The bytes in it are not counted.
-        is_next = header.first_offset == record.counted_end and (
-            has_gap or header.bytes_before == record.counted_bytes
-        )
-        if not is_next or not last_epoch <= header.epoch <= record.epoch:
+        is_behind_gap = header.first_offset > record.counted_end
+        # The bytes in a gap are not counted.
+        is_counted = self._accept_gaps or header.bytes_before == record.counted_bytes
+        is_next = header.first_offset == record.counted_end and is_counted
+        is_epoch_next = last_epoch <= header.epoch <= record.epoch
+        if not (is_next or (is_behind_gap and self._accept_gaps)) or not is_epoch_next:
             raise _NotNext(
                 f"it begins at offset {header.first_offset} in epoch {header.epoch}, but the log ends at "
                 f"{record.counted_end} in epoch {last_epoch}"
+                + (f". {_HOW_TO_ACCEPT}" if is_behind_gap and is_epoch_next else "")
             )
 
     async def _make_metadata(self, ledger: HeldOnly, header: EntryHeader, record: LogMetadata) -> None:

@@ -345,21 +345,21 @@ class RestoredStore:
                 self.counts["records named as lost"] += len(call.acks)
                 call.acks, call.answered_at = [], None
         (final, behind_gap), (again, _) = reads
-        kept = {record.data for record in final[:behind_gap]}
+        kept = {record.data for record in final[: behind_gap or 0]}
         for call in self._history.calls:
             for record, ack in zip(call.names, call.acks, strict=False):
-                if behind_gap and ack.offset < final[behind_gap].offset and record not in kept:
+                if behind_gap is not None and ack.offset < final[behind_gap].offset and record not in kept:
                     raise Violation(f"KeptOrNamed: {record!r} was acknowledged at {ack.offset}, before a gap")
-        if behind_gap:
+        if behind_gap is not None:
             self._history.truncation_asked = final[behind_gap].offset
-        judge(self._history, final[behind_gap:], again[behind_gap:])
+        judge(self._history, final[behind_gap or 0 :], again[behind_gap or 0 :])
         self.counts["records judged"] += len(final)
 
 
-async def _read(log: Log) -> tuple[list[Record], int]:
-    """Return all records of a log, and how many of them are before its last gap."""
+async def _read(log: Log) -> tuple[list[Record], int | None]:
+    """Return all records of a log, and how many of them are before its last gap; None if there is no gap."""
     found: list[Record] = []
-    before = 0
+    before: int | None = None
     async with log.read(0) as records:
         while True:
             try:

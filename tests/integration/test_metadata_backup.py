@@ -84,7 +84,10 @@ async def test_a_cluster_is_restored_and_writes_at_once(tmp_path: Path) -> None:
     assert {*restored["lost_ledger_ids"]} < lost
     assert restored["first_new_ledger"] > max(lost)
     async with served(tmp_path / "cluster") as running:
-        ran = await run_ledgerlog("metadata", "check", "--bring-back", "--json", uri=uri)
+        for option in ("--accept-gaps", "--accept-absent"):
+            ran = await run_ledgerlog("metadata", "check", option, uri=uri)
+            assert (ran.status, f"{option} needs --bring-back" in ran.stderr) == (2, True)
+        ran = await run_ledgerlog("metadata", "check", "--bring-back", "--accept-gaps", "--json", uri=uri)
         assert ran.status == 1, "what the log 'later' had is named and stays"
         checked = json.loads(ran.stdout)
         assert [(ledger["log"], ledger["records"]) for ledger in checked["brought_back"]] == [("x", 1)]

@@ -10,6 +10,9 @@ _TEST_BACKUPS = (
     "tests/scenarios/test_backups_of_stores_in_use.py::"
     "test_a_log_in_a_backup_is_as_it_was_at_one_instant_and_has_its_ledgers"
 )
+_TEST_GAP = (
+    f"{_TEST_BACK}::test_what_followed_ledgers_that_were_truncated_since_the_backup_comes_back_behind_a_gap"
+)
 _TEST_CHECK = "tests/unit/test_metadata_check.py"
 _TEST_ORACLE = "tests/shells/test_deletion_oracle.py"
 
@@ -92,7 +95,7 @@ MUTANTS = (
         "a_ledger_comes_back_into_a_log_that_it_does_not_continue",
         "A.8",
         "bringing_back._Log._check_place",
-        "not is_next or not last_epoch <= header.epoch <= record.epoch",
+        "not (is_next or (is_behind_gap and self._accept_gaps)) or not is_epoch_next",
         "False",
         f"{_TEST_BACK}::test_what_does_not_continue_its_log_is_named_and_kept",
     ),
@@ -198,15 +201,39 @@ MUTANTS = (
         "ledger.core.recovery.may_be_short",
         "LOST_FROM in metadata.custom or ENDED_AFTER_RESTORE_LABEL in metadata.custom",
         "LOST_FROM in metadata.custom",
-        f"{_TEST_BACK}::test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped[True]",
+        f"{_TEST_BACK}::test_a_log_whose_older_open_ledger_was_collected_since_the_backup_takes_no_leader",
     ),
     mutant(
-        "a_ledger_behind_a_gap_is_not_brought_back",
+        "a_ledger_behind_a_gap_must_have_the_bytes_of_the_log",
         "A.8",
         "bringing_back._Log._check_place",
-        "has_gap or header.bytes_before == record.counted_bytes",
+        "self._accept_gaps or header.bytes_before == record.counted_bytes",
         "header.bytes_before == record.counted_bytes",
-        f"{_TEST_BACK}::test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped[True]",
+        f"{_TEST_GAP}[the open ledger]",
+    ),
+    mutant(
+        "a_log_without_forgotten_ledgers_is_not_doubted",
+        "A.8",
+        "bringing_back.bring_back",
+        "forgotten or await log.ends_in_doubt()",
+        "forgotten",
+        f"{_TEST_GAP}[the older, and nothing is forgotten]",
+    ),
+    mutant(
+        "a_ledger_that_was_collected_in_part_stops_its_log_for_ever",
+        "A.8",
+        "takeover.count_open",
+        "accept_loss and may_be_short(metadata)",
+        "False",
+        f"{_TEST_GAP}[the older, collected on some bookies]",
+    ),
+    mutant(
+        "a_ledger_comes_back_at_the_end_of_its_log_and_not_behind_the_gap",
+        "A.8",
+        "LogMetadata.brought_back",
+        "self.counted_end + counts.lost_before",
+        "self.counted_end",
+        "tests/unit/test_log_metadata.py::test_a_ledger_that_comes_back_behind_a_gap_begins_behind_it",
     ),
     mutant(
         "a_deleted_ledger_still_tells_its_lac",
@@ -216,7 +243,7 @@ MUTANTS = (
         "",
         "tests/unit/test_bookie_ledger.py::"
         "test_a_ledger_that_is_gone_knows_no_lac_so_that_no_recovery_after_a_restore_ends_there",
-        f"{_TEST_BACK}::test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped[True]",
+        f"{_TEST_BACK}::test_a_log_whose_older_open_ledger_was_collected_since_the_backup_takes_no_leader",
     ),
     mutant(
         "a_sweep_deletes_ledgers_from_before_a_restore",

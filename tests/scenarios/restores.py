@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ledgerlog.meta.backup import save
@@ -38,10 +39,12 @@ async def restored_under_bookies(cluster: MemoryCluster, backup: Backup) -> None
         await restore(store, backup, now_ms=NOW_MS)
 
 
-async def collected(cluster: MemoryCluster) -> int:
-    """Two passes of each bookie's collection, for a mass deletion waits for the second."""
+async def collected(cluster: MemoryCluster, on: Sequence[str] | None = None) -> int:
+    """Two passes of the collection of some bookies, or of all: a mass deletion waits for the second pass."""
     deleted = 0
-    for bookie in cluster.bookies.values():
+    for bookie in [
+        cluster.bookies[bookie_id] for bookie_id in cluster.bookies if on is None or bookie_id in on
+    ]:
         collector = bookie.node.engine.collector
         assert collector is not None
         await bookie.node.engine.flush()  # Collection looks at the index.

@@ -44,6 +44,8 @@ from ledgerlog.wire.frame import Status, decode_frame_untrusted
 from ledgerlog.wire.records import encode_entry
 from tests.scenarios.restores import NOW_MS, backed_up, collected, restored_under_bookies, written
 
+R332 = Replication(3, 3, 2)
+
 
 async def appended(client: Client, log: Log, records: range) -> None:
     """One leadership that appends ``records``, with a roll in the middle."""
@@ -454,11 +456,91 @@ async def test_a_ledger_comes_back_with_the_deduplication_of_its_leader(
             assert await records_of(log) == numbers(3)
 
 
-@pytest.mark.parametrize("is_truncated", [True, False])
-async def test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not_dropped(
-    clock: MockClock, tmp_path: Path, is_truncated: bool
+@attrs.frozen
+class Truncation:
+    """A log that was truncated after the backup: five records in each ledger, all but the last one rolled."""
+
+    ledgers: int
+    open_at_backup: int
+    truncated_to: int
+    replication: Replication = R332
+    collected_on: int = 3
+    """On how many bookies the truncated ledgers are collected, in the order of the first one's ensemble."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Truncation(3, 2, 5), id="the older of two open ledgers"),
+        pytest.param(Truncation(3, 2, 10), id="both open ledgers"),
+        pytest.param(Truncation(3, 1, 5), id="the open ledger"),
+        pytest.param(Truncation(2, 2, 5), id="the older, and nothing is forgotten"),
+        pytest.param(Truncation(3, 2, 5, Replication(5, 2, 2), 2), id="the older, collected on some bookies"),
+        pytest.param(Truncation(2, 2, 5, Replication(5, 2, 2), 2), id="the older in part, and no other"),
+        pytest.param(Truncation(3, 2, 0), id="none"),
+    ],
+)
+async def test_what_followed_ledgers_that_were_truncated_since_the_backup_comes_back_behind_a_gap(
+    clock: MockClock, tmp_path: Path, case: Truncation
 ) -> None:
-    """The backup was made during a roll, so both ledgers are open in it. Bookies may have lost the older."""
+    async with open_cluster(case.replication.ensemble) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x", replication=case.replication)
+
+            async def back_up_before_the_older_ledger_is_closed(call: Call, go_on: GoOn) -> Any:
+                if ledger_path(ledger_ids[0]) in [operation.path for operation in call.operations]:
+                    client.store.faults.clear()
+                    await backed_up(cluster.tree, tmp_path / "backup")
+                return await go_on()
+
+            async with log.writer() as writer:
+                ledger_ids = []
+                for number in range(case.ledgers):
+                    for record in numbers(5 * number + 5)[5 * number :]:
+                        await writer.append(record)
+                    ledger_ids.append((await log.info()).segments[-1].ledger_id)
+                    if number == 0 and case.open_at_backup == 1:
+                        await backed_up(cluster.tree, tmp_path / "backup")
+                    elif number == 0:
+                        client.store.faults.append(back_up_before_the_older_ledger_is_closed)
+                    if number < case.ledgers - 1:
+                        await writer.roll()
+            ensemble = (await client.ledgers.metadata(ledger_ids[0])).fragments[0].ensemble
+            await log.truncate(case.truncated_to)
+        await collected(cluster, ensemble[: case.collected_on])
+        await restored_under_bookies(cluster, open_backup(str(tmp_path / "backup")))
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(len(cluster.bookies))
+            back, left = await bring_back(client.opened, await look_at_metadata(client.opened))
+            log = await open_log(client.opened, "x")
+            end = 5 * case.ledgers
+            if not case.truncated_to:
+                assert not left
+                assert await records_of(log) == numbers(end)
+                return
+            assert not back
+            assert left
+            assert all("--bring-back --accept-gaps" in ledger.why for ledger in left)
+            lost_in = min(2, case.open_at_backup)
+            named = {ledger.ledger_id for ledger in left}
+            assert named >= {*ledger_ids[case.truncated_to // 5 :]} - {*ledger_ids[:lost_in]}
+            back, left = await bring_back(
+                client.opened, await look_at_metadata(client.opened), accept_gaps=True
+            )
+            assert not left
+            with pytest.raises(RecordsLost) as gap:
+                await records_of(log)
+            assert (gap.value.lost_from, gap.value.first_offset) == (0, case.truncated_to)
+            async with log.writer() as writer:
+                assert (await writer.append(b"%d" % end)).offset == end
+            async with log.read(start=case.truncated_to) as reader:
+                assert [record.data async for record in reader] == numbers(end + 1)[case.truncated_to :]
+
+
+async def test_a_log_whose_older_open_ledger_was_collected_since_the_backup_takes_no_leader(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    """Otherwise the records of the newer ledger would be dropped, and nobody would be told."""
     async with open_cluster(3) as cluster:
         async with cluster.client() as client:
             log = await create_log(client.opened, "x")
@@ -476,22 +558,11 @@ async def test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not
                 await writer.roll()
                 await writer.append_many(numbers(10)[5:])
                 newer = (await log.info()).segments[-1].ledger_id
-                await writer.roll()
-                await writer.append_many(numbers(15)[10:])
-            if is_truncated:
-                await log.truncate(5)
-        assert await collected(cluster) == 3 * is_truncated
+            await log.truncate(5)
+        assert await collected(cluster) == 3
         await restored_under_bookies(cluster, open_backup(str(tmp_path / "backup")))
         async with cluster.client() as client:
             await client.opened.bookies.wait_writable(3)
-            back, left = await bring_back(client.opened, await look_at_metadata(client.opened))
-            if not is_truncated:
-                assert not left
-                assert await records_of(await open_log(client.opened, "x")) == numbers(15)
-                return
-            assert not back
-            assert left
-            assert all("'ledgerlog log recover x --accept-loss'" in ledger.why for ledger in left)
             log = await open_log(client.opened, "x")
             with pytest.raises(LossUndecided) as caught:
                 await log.writer().__aenter__()
@@ -500,14 +571,6 @@ async def test_what_followed_a_ledger_that_was_truncated_since_the_backup_is_not
             assert (found.lost_from, found.first_offset, found.end_offset) == (0, 5, 10)
             with pytest.raises(LossUndecided):
                 await records_of(log)
-            await log.recover(accept_loss=True)
-            _, left = await bring_back(client.opened, await look_at_metadata(client.opened))
-            assert not left
-            with pytest.raises(RecordsLost) as gap:
-                await records_of(log)
-            assert (gap.value.lost_from, gap.value.first_offset) == (0, 5)
-            async with log.read(start=5) as reader:
-                assert [record.data async for record in reader] == numbers(15)[5:]
 
 
 async def test_a_sweep_keeps_ledgers_from_before_a_restore_until_the_loss_is_accepted(

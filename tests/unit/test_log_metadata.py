@@ -55,6 +55,15 @@ def closed_chain(segments: int) -> LogMetadata:
     return log
 
 
+def test_a_ledger_that_comes_back_behind_a_gap_begins_behind_it() -> None:
+    log = closed_chain(2).recovered([counts(0)], b"r")
+    back = log.brought_back(
+        900, 1, attrs.evolve(counts(5, at=NOW + 100), lost_before=7), b"b", names_producers=False
+    )
+    assert (back.segments[-1].first_offset, back.counted_end) == (log.counted_end + 7, log.counted_end + 12)
+    assert LogMetadata.decode_untrusted(back.encode(), log.incarnation) == back
+
+
 def test_a_new_log_is_empty_and_led_by_nobody() -> None:
     log = new_log()
     assert (log.epoch, log.segments, log.first_offset, log.counted_end, log.sealed) == (0, (), 0, 0, False)
