@@ -1,6 +1,6 @@
 ------------------------------- MODULE Ledger -------------------------------
 (***************************************************************************)
-(* The protocol of one ledger: docs/PROTOCOL.md, A.1, A.3, A.4. The numbers*)
+(* The protocol of one ledger: docs/PROTOCOL.md, A.1 to A.4. The numbers   *)
 (* in comments (A.0, T12, D9, rule 5) are those of that page.              *)
 (*                                                                         *)
 (* One owner (the client that made the ledger), any number of recoverers,  *)
@@ -26,6 +26,7 @@ EXTENDS Pending
 CONSTANTS
     Owner,          \* the name of the owner
     Recoverers,     \* the names of recoverers
+    Repairer,       \* the name of those who repair fragments
     FirstEnsemble,  \* the ensemble that the ledger was made with
     RoundEntries,   \* how many entries a recoverer asks for at once
     SyncsLate       \* TRUE: a bookie syncs in a step of its own, and may crash before it
@@ -47,11 +48,16 @@ Clients == {Owner} \union Recoverers
 MetaWrite(from, version, state, frags, last) ==
     [type |-> "write", from |-> from, version |-> version, state |-> state, frags |-> frags, last |-> last]
 
+(* The transaction of a repair also checks that the new bookie has not booted since it took the copies. *)
+IsStillThere(m) ==
+    m.from = Repairer => \A i \in 1..Len(meta.frags), slot \in Slots :
+        LET new == m.frags[i].ens[slot] IN new # meta.frags[i].ens[slot] => bookie[new].boots = m.boots
+
 (* Compare-and-set: a write is applied if nobody wrote since the version that it was formed from (T20, T22).
    Its answer may be lost. What happened is known by reading (rule 14). *)
 StoreApplies(m) ==
     /\ m \in msgs /\ m.type = "write"
-    /\ meta' = IF m.version = meta.version
+    /\ meta' = IF m.version = meta.version /\ IsStillThere(m)
                THEN [state |-> m.state, frags |-> m.frags, last |-> m.last, version |-> m.version + 1]
                ELSE meta
     /\ UNCHANGED <<bookie, owner, rec, msgs>>
@@ -63,14 +69,15 @@ StoreApplies(m) ==
 (*   durable, fencedDurable, ...     what a crash leaves                   *)
 (*   waiting                         requests that wait for the next sync  *)
 (*   limbo                           it may have lost entries (A.3)        *)
-(*   copied                          it copied some of them back; only     *)
-(*                                   LacIsCommitted looks at this          *)
+(*   copied                          it has copies, its own or a repair's; *)
+(*                                   only LacIsCommitted looks at this     *)
+(*   boots                           how often it booted after a loss      *)
 (***************************************************************************)
 NewBookie ==
     [entries |-> {}, fenced |-> FALSE, lac |-> NoEntry, lafr |-> NoEntry,
      durable |-> {}, fencedDurable |-> FALSE, toldLac |-> NoEntry, toldLafr |-> NoEntry,
      durableLac |-> NoEntry, durableLafr |-> NoEntry,
-     waiting |-> {}, limbo |-> FALSE, copied |-> FALSE]
+     waiting |-> {}, limbo |-> FALSE, copied |-> FALSE, boots |-> 0]
 
 AddAnswer(m, status) ==
     [type |-> "added", to |-> m.from, bookie |-> m.to, tenure |-> m.tenure,
@@ -105,7 +112,8 @@ Taken(b, m) ==
 
 (* A fence, and a read of a recovery, fence the ledger first, also one that the bookie never saw (T01, T24). *)
 Handled(b, m) ==
-    IF m.type = "add" THEN (IF Refuses(b, m) THEN b ELSE Taken(b, m))
+    IF m.type = "add"
+    THEN (IF Refuses(b, m) THEN b ELSE [Taken(b, m) EXCEPT !.copied = @ \/ m.from = Repairer])
     ELSE [b EXCEPT !.fenced = TRUE]
 
 (* Whether an answer must wait for a sync (rules 2 and 7). *)
@@ -161,7 +169,8 @@ BookieCrashes(n) ==
 (* Who lost its data boots with marks: it refuses ordinary adds for ever, and denies nothing (A.3, D27). *)
 BookieLosesAll(n) ==
     /\ bookie' = [bookie EXCEPT ![n] =
-            [NewBookie EXCEPT !.fenced = TRUE, !.fencedDurable = TRUE, !.limbo = TRUE]]
+            [NewBookie EXCEPT !.fenced = TRUE, !.fencedDurable = TRUE, !.limbo = TRUE,
+                             !.boots = bookie[n].boots + 1]]
     /\ UNCHANGED <<meta, owner, rec, msgs>>
 
 FragmentOf(frags, e) ==
@@ -505,6 +514,59 @@ RecReads(r) ==
             ELSE [y EXCEPT !.phase = "failed"]]
        /\ msgs' = msgs \union RecWrites(r, rec'[r])
        /\ UNCHANGED <<meta, bookie, owner>>
+
+-----------------------------------------------------------------------------
+(***************************************************************************)
+(* Repair of one fragment (rules 20 to 24, 13). It has no state of its own:*)
+(* what it knows is in the messages. It reads entries by the rules of an   *)
+(* ordinary read, which is not a step here: a copy is made of an entry that*)
+(* a bookie of its write set has.                                          *)
+(***************************************************************************)
+
+(* Rule 20: the last fragment of a ledger that is not closed belongs to its writer. *)
+MayBeRepaired(i) == i < Len(meta.frags) \/ meta.state = "CLOSED"
+EndOf(i) == IF i < Len(meta.frags) THEN meta.frags[i + 1].first - 1 ELSE meta.last
+
+(* All that is certainly committed. Copies carry it as their LAC (rule 23), or what it was earlier. *)
+SurelyCommitted == IF meta.state = "CLOSED" THEN meta.last ELSE LastOf(meta.frags).first - 1
+
+(* What a slot of a fragment should hold: all of it, not only its ends (rule 24). *)
+ShareOfSlot(i, slot) == { e \in meta.frags[i].first..EndOf(i) : slot \in WriteSet(e) }
+
+CopyTo(new, entries, lac) ==
+    [type |-> "add", from |-> Repairer, to |-> new, tenure |-> 0, first |-> Min(entries), last |-> Max(entries),
+     entries |-> entries, lac |-> lac, lafr |-> NoEntry, recovery |-> TRUE, boots |-> bookie[new].boots]
+
+RepairCopies(new, entries, lac) ==
+    /\ entries # {} /\ lac \in NoEntry..SurelyCommitted
+    /\ \E i \in 1..Len(meta.frags), slot \in Slots :
+        /\ MayBeRepaired(i) /\ entries \subseteq ShareOfSlot(i, slot)
+        /\ \A s \in Slots : meta.frags[i].ens[s] # new
+        /\ \A e \in entries : \E s \in WriteSet(e) : e \in bookie[meta.frags[i].ens[s]].durable
+    /\ msgs' = msgs \union {CopyTo(new, entries, lac)}
+    /\ UNCHANGED <<meta, bookie, owner, rec>>
+
+(* A new bookie has confirmed a copy since it last booted. *)
+IsCopied(new, e) ==
+    \E a \in msgs :
+        /\ a.type = "add" /\ a.from = Repairer /\ a.to = new /\ e \in a.entries
+        /\ a.boots = bookie[new].boots
+        /\ AddAnswer(a, "ok") \in msgs
+
+Renamed(i, slot, new) == [meta.frags EXCEPT ![i].ens[slot] = new]
+
+RenamingWrite(i, slot, new) ==
+    [type |-> "write", from |-> Repairer, version |-> meta.version, state |-> meta.state,
+     frags |-> Renamed(i, slot, new), last |-> meta.last, boots |-> bookie[new].boots]
+
+(* The new bookie is named once every copy is durable. *)
+MayBeNamed(i, slot, new) == \A e \in ShareOfSlot(i, slot) : IsCopied(new, e)
+
+RepairWrites(i, slot, new) ==
+    /\ MayBeRepaired(i) /\ \A s \in Slots : meta.frags[i].ens[s] # new
+    /\ MayBeNamed(i, slot, new)
+    /\ msgs' = msgs \union {RenamingWrite(i, slot, new)}
+    /\ UNCHANGED <<meta, bookie, owner, rec>>
 
 -----------------------------------------------------------------------------
 FirstMeta == [state |-> "OPEN", frags |-> <<[first |-> 0, ens |-> FirstEnsemble]>>, last |-> None, version |-> 1]

@@ -18,6 +18,7 @@ CONSTANTS
     TimeOuts,     \* how often a fence or a read of a recovery times out
     LostAnswers,  \* how often a client reads before the store has seen its write
     Losses,       \* how often a bookie loses all that it has
+    Repairs,      \* how often repair writes another bookie into a fragment
     Closes        \* whether the owner may close
 
 VARIABLES
@@ -54,12 +55,12 @@ SendOne ==
 -----------------------------------------------------------------------------
 (* A message that is taken. *)
 Takes(m) ==
-    CASE m.type = "write" -> m.version = meta.version /\ StoreApplies(m)
+    CASE m.type = "write" -> m.version = meta.version /\ IsStillThere(m) /\ StoreApplies(m)
       [] m.type \in {"add", "fence", "readask"} -> BookieHandles(m)
       [] m.type = "added" ->
             IF m.to = Owner
             THEN owner.mode = "open" /\ (IF m.status = "ok" THEN OwnerHearsOk(m) ELSE OwnerHearsFence(m))
-            ELSE RecHearsOk(m.to, m)
+            ELSE m.to # Repairer /\ RecHearsOk(m.to, m)
       [] m.type = "fenced" -> RecHearsFence(m.to, m)
       [] m.type = "read" -> RecHearsRead(m.to, m)
 
@@ -107,6 +108,12 @@ Act ==
            /\ left' = [left EXCEPT !.losses = @ - 1] /\ UNCHANGED gone
         \/ BookieLeavesLimbo(n) /\ Quiet
         \/ \E e \in 0..(Entries - 1) : BookieCopiesBack(n, e) /\ Quiet
+    \/ /\ left.repairs > 0
+       /\ \E new \in Bookies :
+            \/ \E e \in 0..(Entries - 1) : RepairCopies(new, {e}, SurelyCommitted) /\ Quiet
+            \/ \E i \in 1..Len(meta.frags), slot \in Slots :
+                /\ RepairWrites(i, slot, new)
+                /\ left' = [left EXCEPT !.repairs = @ - 1] /\ UNCHANGED gone
     \/ \E r \in Recoverers :
         \/ meta.state # "CLOSED" /\ RecStarts(r) /\ Quiet
         \/ rec[r].writing /\ Settles(RecsWrites(r)) /\ RecReads(r) /\ Quiet
@@ -124,7 +131,8 @@ Act ==
 SearchInit ==
     /\ Init
     /\ gone = {}
-    /\ left = [changes |-> Changes, timeouts |-> TimeOuts, lost |-> LostAnswers, losses |-> Losses]
+    /\ left = [changes |-> Changes, timeouts |-> TimeOuts, lost |-> LostAnswers, losses |-> Losses,
+              repairs |-> Repairs]
 
 SearchNext == IF IsDue THEN SendOne /\ Quiet ELSE Deliver \/ Act
 
@@ -139,10 +147,16 @@ NeverClosedByRecovery == ~(\E r \in Recoverers : rec[r].phase = "done" /\ rec[r]
 NeverHealed ==
     ~(left.losses < Losses /\ meta.state = "CLOSED" /\ meta.last # NoEntry /\ \A n \in Bookies : ~bookie[n].limbo)
 
+(* Nor one in which no bookie is named by a repair. *)
+NeverRepaired == ~(\E m \in gone : m.type = "write" /\ m.from = Repairer)
+
 (* Rules that are missing: put in the place of the operators of these names, each must lose an entry. *)
 OneDenialIsEnough == 1
 NothingIsRefused(b, m) == FALSE
 NothingIsWaitedFor(x) == IF x.phase = "closing" THEN [x EXCEPT !.writing = TRUE] ELSE x
 OnceItIsClosed(n) == meta.state = "CLOSED"
 AnyTime(n) == TRUE
+WithoutCopies(i, slot, new) == TRUE
+OfItsWriterToo(i) == TRUE
+WhoeverBooted(m) == TRUE
 =============================================================================

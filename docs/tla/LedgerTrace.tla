@@ -30,6 +30,11 @@ BookieView(b) ==
      lac |-> b.lac, lafr |-> b.lafr, limbo |-> b.limbo]
 
 -----------------------------------------------------------------------------
+(* A repair may form its write from metadata that are not the newest any more. Such a write is never applied. *)
+RepairWritesOnce(m) ==
+    \/ \E i \in 1..Len(meta.frags), slot \in Slots, new \in Bookies : RepairWrites(i, slot, new)
+    \/ m.version < meta.version /\ msgs' = msgs \union {m} /\ UNCHANGED <<meta, bookie, owner, rec>>
+
 Does(s) ==
     CASE s.ev = "store applies"      -> StoreApplies(s.m)
       [] s.ev = "bookie handles"     -> BookieHandles(s.m)
@@ -63,6 +68,8 @@ Does(s) ==
       [] s.ev = "connects"           -> RecConnects(s.c, s.slot)
       [] s.ev = "changes"            -> RecChanges(s.c, s.repl)
       [] s.ev = "reads"              -> RecReads(s.c)
+      [] s.ev = "repair copies"      -> RepairCopies(s.b, s.es, s.lac)
+      [] s.ev = "repair writes"      -> RepairWritesOnce(s.m)
 
 (* Exactly these messages are sent. One that was sent before may be sent again. *)
 Sends(out) == out \subseteq msgs' /\ msgs' \ msgs \subseteq out

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.ledger.core.recovery import LedgerRecovery
-from tests.model import chain_mutants, joined_mutants
+from tests.model import chain_mutants, joined_mutants, repair_mutants
 from tests.model.bookie_node import BookieNode
 from tests.model.chain_world import ChainConfiguration
 from tests.model.checker import AnyConfiguration
@@ -31,6 +31,7 @@ from tests.tla.sets import (
     LOSSY_LOG,
     PLAIN,
     PLAIN_LOG,
+    REPAIRING,
     SHORT_LOG,
     SPLICING_LOG,
     STRIPED_FRAMES,
@@ -129,6 +130,11 @@ MUTANTS: list[tuple[Mutant, Configuration]] = [
     (who_lost_its_data_denies_it, LOSING),
     (mutants.limbo_is_negative, LOSING),
     (joined_mutants.holes_are_not_seen, LOSING),
+    (repair_mutants.new_bookies_are_named_before_they_have_their_copies, REPAIRING),
+    (repair_mutants.a_fragment_is_repaired_by_its_first_entry_alone, REPAIRING),
+    (repair_mutants.repair_writes_what_it_read_at_first, REPAIRING),
+    (repair_mutants.the_owner_writes_his_own_older_fragments, REPAIRING),
+    (repair_mutants.a_recoverer_closes_with_the_older_fragments_that_he_read, REPAIRING),
     (joined_mutants.a_batch_retires_with_its_first_entry, STRIPED_FRAMES),
     (joined_mutants.an_answer_that_was_cut_short_denies_the_rest, FRAMES),
     (joined_mutants.a_frame_without_entries_confirms_what_it_tells, GUARANTEED_FRAMES),

@@ -29,6 +29,7 @@ class Search:
     time_outs: int = 0
     lost_answers: int = 0
     losses: int = 0
+    repairs: int = 0
     guaranteed: bool = False
     closes: bool = True
     """Whether the owner may close."""
@@ -43,7 +44,7 @@ class Search:
         told = [f"{self.entries} entries, {self.recoverers} recoverers"]
         told += [
             f"{name} {getattr(self, name)}"
-            for name in ("bookies", "changes", "time_outs", "lost_answers", "losses")
+            for name in ("bookies", "changes", "time_outs", "lost_answers", "losses", "repairs")
             if getattr(self, name)
         ]
         if self.without:
@@ -80,6 +81,7 @@ class Search:
             "FullPinning": False,
             "Bookies": {f"b{number}" for number in range(self.bookies or ensemble)},
             "Owner": "W",
+            "Repairer": "X",
             "Recoverers": {f"R{number}" for number in range(self.recoverers)},
             "RoundEntries": 1,
             "SyncsLate": False,
@@ -88,6 +90,7 @@ class Search:
             "TimeOuts": self.time_outs,
             "LostAnswers": self.lost_answers,
             "Losses": self.losses,
+            "Repairs": self.repairs,
             "Closes": self.closes,
         }
         if self.amendments is not None:
@@ -210,11 +213,23 @@ SEARCHES = [
     Search(PAIR, bookies=3, recoverers=0, changes=1, guaranteed=True),
     Search((2, 2, 2), losses=1, closes=False),
     Search((2, 2, 2), losses=1, closes=False, guaranteed=True),
+    Search((2, 2, 2), bookies=3, repairs=1),
     # Without one rule, and that recoveries and the end of limbo are reached at all.
     Search(ONE, violates="NeverClosedByRecovery"),
     Search((2, 2, 2), losses=1, closes=False, violates="NeverHealed"),
     Search((2, 2, 2), losses=1, closes=False, without="MayLeaveLimbo <- OnceItIsClosed", violates="Safety"),
     Search((2, 2, 2), losses=1, closes=False, without="MayLeaveLimbo <- AnyTime", violates="Safety"),
+    Search((2, 2, 2), bookies=3, changes=1, repairs=1, violates="NeverRepaired"),
+    Search((2, 2, 2), bookies=3, repairs=1, without="MayBeNamed <- WithoutCopies", violates="Safety"),
+    Search((2, 2, 2), bookies=3, repairs=1, without="MayBeRepaired <- OfItsWriterToo", violates="Safety"),
+    Search(
+        (2, 2, 2),
+        bookies=3,
+        losses=1,
+        repairs=1,
+        without="IsStillThere <- WhoeverBooted",
+        violates="Safety",
+    ),
     Search(PAIR, without="NegativeQuorum <- OneDenialIsEnough", violates="Safety"),
     Search(ONE, without="Refuses <- NothingIsRefused", violates="Safety"),
     Search((2, 2, 2), without="MaybeClose <- NothingIsWaitedFor", closes=False, violates="Safety"),

@@ -25,6 +25,7 @@ from tests.model.messages import (
     Answer,
     Fence,
     FenceAnswer,
+    Get,
     GetAnswer,
     Message,
     Read,
@@ -32,6 +33,7 @@ from tests.model.messages import (
     Write,
 )
 from tests.model.numbering import BUDGET, META, Action, Reaction, State
+from tests.model.repair_node import RepairNode, Task
 from tests.model.world import World
 from tests.tla import views
 from tests.tla.sets import Losing
@@ -47,6 +49,7 @@ class RecordedWorld(Unjudged, World):
         self.log: list[tuple[int, str, Any, Reaction]] = []
         self.is_logging = False
         self.started: tuple[int, tuple[int, ...]] | None = None
+        self.repaired: tuple[int, ...] = ()
 
     def actions(self, state: State) -> Iterator[Action]:
         if not isinstance(self.configuration, Losing):
@@ -97,8 +100,12 @@ class RecordedWorld(Unjudged, World):
         self.started = place, out
         return out
 
+    def _start_repair(self, places: list[int], place: int, task: Task) -> tuple[int, ...]:
+        self.repaired = super()._start_repair(places, place, task)
+        return self.repaired
+
     def _step(self, state: State, action: Action) -> State:
-        self.log, self.started, self.is_logging = [], None, True
+        self.log, self.started, self.repaired, self.is_logging = [], None, (), True
         try:
             if action[0] == "do" and action[2] == "heal":
                 return self._heal(state, action[1])
@@ -133,6 +140,7 @@ def _steps(world: RecordedWorld, state: State, action: Action, following: State)
             [world.messages[one] for one in out],
             world.nodes[following.places[place]],
         )
+    yield from _repair_steps([world.messages[one] for one in world.repaired])
     if action[0] == "short":
         yield from _short_steps(world, action)
         return
@@ -143,7 +151,11 @@ def _steps(world: RecordedWorld, state: State, action: Action, following: State)
         sent = [world.messages[one] for one in reaction.out]
         if what in ("receive", "handle"):
             argument = world.messages[argument]
-        if isinstance(new, BookieNode):
+        if isinstance(new, RepairNode):
+            yield from _repair_steps(sent)
+        elif isinstance(argument, Get):
+            continue  # An ordinary read changes nothing.
+        elif isinstance(new, BookieNode):
             yield _bookie_step(new, what, argument, sent)
         elif isinstance(new, OwnerNode):
             yield from _owner_steps(old, new, what, argument, sent)
@@ -233,6 +245,19 @@ def _with_seen(steps: list[Step], seen: View) -> Iterator[Step]:
     if steps:
         yield from steps[:-1]
         yield attrs.evolve(steps[-1], seen=(seen,))
+
+
+# --- repairs --------------------------------------------------------------------------------------
+
+
+def _repair_steps(sent: list[Message]) -> Iterator[Step]:
+    for message in sent:
+        if isinstance(message, Add):
+            entries = {entry_id for entry_id, _ in message.entries}
+            told = {"b": message.bookie, "es": entries, "lac": message.lac}
+            yield Step("repair copies", told, (message,))
+        elif isinstance(message, Write):
+            yield Step("repair writes", {"m": message}, (message,))
 
 
 # --- recoverers -----------------------------------------------------------------------------------

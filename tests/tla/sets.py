@@ -24,6 +24,7 @@ __all__ = [
     "PLAIN_LOG",
     "RECORDED",
     "RECORDED_LOGS",
+    "REPAIRING",
     "SHORT_LOG",
     "SPLICING_LOG",
     "STORMY_LOG",
@@ -51,7 +52,7 @@ class Late(ChainConfiguration):
 _LOSSES = {"fail": 2, "change": 2, "fence": 1, "read": 2, "lost": 1, "crash": 1}
 
 RECORDED: list[Configuration] = [
-    *(one for one in sets.WALKED if not one.repair),
+    *sets.WALKED,
     # Frames of several entries, answers that are cut short, frames that tell a LAC alone.
     *(
         attrs.evolve(
@@ -62,11 +63,12 @@ RECORDED: list[Configuration] = [
     Losing((3, 3, 2), entries=3, bookies=5, recoverers=2, **_LOSSES),
     Losing((4, 3, 2), entries=4, bookies=6, recoverers=2, guaranteed=True, **_LOSSES),
 ]
-"""The configurations of the model's random walks, without repair, which is no part of the module."""
+"""The configurations of the model's random walks, and some for frames and for losses."""
 
 FULL_PINNING = RECORDED[6]
 FRAMES, STRIPED_FRAMES, GUARANTEED_FRAMES = RECORDED[-5:-2]
 LOSING = RECORDED[-2]
+REPAIRING = next(one for one in RECORDED if one.repair)
 
 PLAIN_LOG = ChainConfiguration(takeovers=4, records=8, rolls=3)
 LOSSY_LOG = ChainConfiguration(takeovers=4, records=4, rolls=4, lost=6)

@@ -11,7 +11,7 @@ from tests.cores import bookies
 from tests.model.chain_world import ChainConfiguration
 from tests.model.checker import AnyConfiguration
 from tests.model.configuration import Configuration
-from tests.model.messages import OWNER
+from tests.model.messages import OWNER, REPAIR
 from tests.tla.log_recorder import record_log
 from tests.tla.recorder import record_ledger
 from tests.tla.steps import Step
@@ -57,6 +57,7 @@ def _ledger_constants(configuration: Configuration) -> list[str]:
         f"  SyncsLate = {tla(bool(configuration.crash))}",
         f"  Bookies = {tla(set(names))}",
         f"  Owner = {tla(OWNER)}",
+        f"  Repairer = {tla(REPAIR)}",
         f"  Recoverers = {tla(recoverers)}",
         "  FirstEnsemble <- RecordedEnsemble",
     ]

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("tlc")]
         Search(ONE, violates="NeverClosedByRecovery"),
         Search(ONE, without="Refuses <- NothingIsRefused", violates="Safety"),
         Search((2, 2, 2), losses=1, closes=False, without="MayLeaveLimbo <- AnyTime", violates="Safety"),
+        Search((2, 2, 2), bookies=3, changes=1, repairs=1, violates="NeverRepaired"),
+        Search((2, 2, 2), bookies=3, repairs=1, without="MayBeNamed <- WithoutCopies", violates="Safety"),
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ import pytest
 
 from tests.model.configuration import Configuration
 from tests.model.joined_mutants import an_answer_that_was_cut_short_denies_the_rest, holes_are_not_seen
+from tests.model.repair_mutants import new_bookies_are_named_before_they_have_their_copies
 from tests.scenarios import mutants
 from tests.scenarios.mutants import Mutant
 from tests.tla import core_mutants, sets
@@ -31,7 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.usefixtures("tlc")
 @pytest.mark.parametrize(
     "configuration",
-    [sets.PLAIN, sets.CRASHING, sets.LOSING, sets.STRIPED_FRAMES, sets.GUARANTEED, sets.FULL_PINNING],
+    [
+        *(sets.PLAIN, sets.CRASHING, sets.LOSING, sets.STRIPED_FRAMES),
+        *(sets.GUARANTEED, sets.FULL_PINNING, sets.REPAIRING),
+    ],
     ids=str,
 )
 def test_runs_of_the_cores_are_behaviours_of_the_module(configuration: Configuration) -> None:
@@ -56,6 +60,7 @@ def test_runs_of_the_cores_are_behaviours_of_the_module(configuration: Configura
         (mutants.recovery_closes_before_its_write_backs_are_confirmed, sets.PLAIN),
         (mutants.limbo_is_negative, sets.LOSING),
         (holes_are_not_seen, sets.LOSING),
+        (new_bookies_are_named_before_they_have_their_copies, sets.REPAIRING),
         (an_answer_that_was_cut_short_denies_the_rest, sets.FRAMES),
     ],
 )
