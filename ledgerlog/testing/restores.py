@@ -66,7 +66,7 @@ Before the next leader writes, a killed leader's session must end, and its ledge
 
 SESSIONS_END_S = 40.0
 ROLLS_S = 5.0
-"""How long a backup waits at most for a roll in the middle of which to be made."""
+"""Some backups are made during a roll. They wait at most this long for the roll."""
 
 A_DAY_MS = 24 * 3600 * 1000
 

@@ -38,7 +38,7 @@ from ledgerlog.repair.bringing_back import bring_back
 from ledgerlog.repair.metadata_check import look_at_metadata
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, unreachable_after
 from ledgerlog.testing.memory_cluster import CLUSTER as OURS
-from ledgerlog.testing.memory_cluster import Bookie, Client, new_tree, open_cluster
+from ledgerlog.testing.memory_cluster import Bookie, Client, MemoryCluster, new_tree, open_cluster
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status, decode_frame_untrusted
 from ledgerlog.wire.records import encode_entry
@@ -456,6 +456,18 @@ async def test_a_ledger_comes_back_with_the_deduplication_of_its_leader(
             assert await records_of(log) == numbers(3)
 
 
+def back_up_before_the_close(cluster: MemoryCluster, client: Client, ledger_id: int, path: Path) -> None:
+    """Make a backup right before the client next writes the metadata of a ledger."""
+
+    async def fault(call: Call, go_on: GoOn) -> Any:
+        if ledger_path(ledger_id) in [operation.path for operation in call.operations]:
+            client.store.faults.clear()
+            await backed_up(cluster.tree, path)
+        return await go_on()
+
+    client.store.faults.append(fault)
+
+
 @attrs.frozen
 class Truncation:
     """A log that was truncated after the backup: five records in each ledger, all but the last one rolled."""
@@ -487,12 +499,6 @@ async def test_what_followed_ledgers_that_were_truncated_since_the_backup_comes_
         async with cluster.client() as client:
             log = await create_log(client.opened, "x", replication=case.replication)
 
-            async def back_up_before_the_older_ledger_is_closed(call: Call, go_on: GoOn) -> Any:
-                if ledger_path(ledger_ids[0]) in [operation.path for operation in call.operations]:
-                    client.store.faults.clear()
-                    await backed_up(cluster.tree, tmp_path / "backup")
-                return await go_on()
-
             async with log.writer() as writer:
                 ledger_ids = []
                 for number in range(case.ledgers):
@@ -502,7 +508,7 @@ async def test_what_followed_ledgers_that_were_truncated_since_the_backup_comes_
                     if number == 0 and case.open_at_backup == 1:
                         await backed_up(cluster.tree, tmp_path / "backup")
                     elif number == 0:
-                        client.store.faults.append(back_up_before_the_older_ledger_is_closed)
+                        back_up_before_the_close(cluster, client, ledger_ids[0], tmp_path / "backup")
                     if number < case.ledgers - 1:
                         await writer.roll()
             ensemble = (await client.ledgers.metadata(ledger_ids[0])).fragments[0].ensemble
@@ -545,16 +551,10 @@ async def test_a_log_whose_older_open_ledger_was_collected_since_the_backup_take
         async with cluster.client() as client:
             log = await create_log(client.opened, "x")
 
-            async def back_up_before_the_older_ledger_is_closed(call: Call, go_on: GoOn) -> Any:
-                if ledger_path(older) in [operation.path for operation in call.operations]:
-                    client.store.faults.clear()
-                    await backed_up(cluster.tree, tmp_path / "backup")
-                return await go_on()
-
             async with log.writer() as writer:
                 await writer.append_many(numbers(5))
                 older = (await log.info()).segments[-1].ledger_id
-                client.store.faults.append(back_up_before_the_older_ledger_is_closed)
+                back_up_before_the_close(cluster, client, older, tmp_path / "backup")
                 await writer.roll()
                 await writer.append_many(numbers(10)[5:])
                 newer = (await log.info()).segments[-1].ledger_id
