@@ -97,7 +97,7 @@ MUTANTS = (
         "bringing_back._Log._check_place",
         "not (is_next or (is_behind_gap and self._accept_gaps)) or not is_epoch_next",
         "False",
-        f"{_TEST_BACK}::test_what_does_not_continue_its_log_is_named_and_kept",
+        f"{_TEST_BACK}::test_what_does_not_continue_its_log_is_named_and_kept[False]",
     ),
     mutant(
         "any_log_takes_a_ledger_back",
@@ -202,6 +202,14 @@ MUTANTS = (
         "LOST_FROM in metadata.custom or ENDED_AFTER_RESTORE_LABEL in metadata.custom",
         "LOST_FROM in metadata.custom",
         f"{_TEST_BACK}::test_a_log_whose_older_open_ledger_was_collected_since_the_backup_takes_no_leader",
+    ),
+    mutant(
+        "a_gap_lets_a_ledger_of_an_earlier_epoch_back_in",
+        "A.8",
+        "bringing_back._Log._check_place",
+        "last_epoch <= header.epoch <= record.epoch",
+        "True",
+        f"{_TEST_BACK}::test_what_does_not_continue_its_log_is_named_and_kept[True]",
     ),
     mutant(
         "a_ledger_behind_a_gap_must_have_the_bytes_of_the_log",

@@ -115,8 +115,14 @@ async def test_what_bookies_hold_of_a_log_is_brought_back_into_it(
             assert (await look_at_metadata(client.opened)).is_sound
 
 
-async def test_what_does_not_continue_its_log_is_named_and_kept(clock: MockClock, tmp_path: Path) -> None:
-    """A writer came first: the offsets are given out again, so the old records cannot have them."""
+@pytest.mark.parametrize("accept_gaps", [False, True])
+async def test_what_does_not_continue_its_log_is_named_and_kept(
+    clock: MockClock, tmp_path: Path, accept_gaps: bool
+) -> None:
+    """A writer came first: the offsets are given out again, so the old records cannot have them.
+
+    One of the old ledgers begins behind the new records, but it is of an earlier epoch.
+    """
     async with open_cluster(3) as cluster:
         async with cluster.client() as client:
             log = await create_log(client.opened, "x")
@@ -128,7 +134,8 @@ async def test_what_does_not_continue_its_log_is_named_and_kept(clock: MockClock
             await client.opened.bookies.wait_writable(3)
             log = await open_log(client.opened, "x")
             await appended(client, log, range(50, 52))
-            back, left = await bring_back(client.opened, await look_at_metadata(client.opened))
+            check = await look_at_metadata(client.opened)
+            back, left = await bring_back(client.opened, check, accept_gaps=accept_gaps)
             assert not back
             assert left
             assert all("begins at offset" in ledger.why for ledger in left)
