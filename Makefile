@@ -10,7 +10,7 @@
 #   make faces              the faces.py of blocking and aio anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
 #   make tla [ARGS=...]     recorded runs of the protocol cores against the rules in TLA+; half an hour. Needs a Java
-#   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Some hours
+#   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Under an hour
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
 #   make crash-soak         a bookie started from three million states that crashes can leave; some hours
 #   make release-check      a day or so: the simulator, real processes, fuzzing, mutants, attacks; writes docs/RELEASE_CHECK.md
