@@ -86,6 +86,9 @@ public final class LedgerLoad {
         client.setMetadataServiceUri(arguments[0]);
         client.setThrottleValue(0); // Without this, the client sends at most 5,000 entries a second.
         client.setUseV2WireProtocol(Boolean.parseBoolean(arguments[1]));
+        // With a full window, the bookie that no acknowledgement waits for may fall behind by more than the
+        // time-out of an add. Without this, the client then wants a fourth bookie, and the ledger fails.
+        client.setDelayEnsembleChange(true);
         int size = Integer.parseInt(arguments[2]);
         int window = Integer.parseInt(arguments[3]);
         try (BookKeeper cluster = BookKeeper.newBuilder(client).build();
