@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from ledgerlog.cli.processes import ChildFailed, open_children
+from ledgerlog.cli.processes import Child, ChildFailed, open_children
 from tests.bench.peers import __main__ as bench
 from tests.bench.peers import systems
 from tests.bench.peers.programs import NotHere, program
@@ -51,7 +51,20 @@ async def test_a_client_says_when_it_begins_and_what_it_found(
     assert found == Figures(records_per_s=2000, p50_ms=1.5, p99_ms=2.5, cpu_us=3)
 
 
-async def test_a_client_that_ends_early_fails_the_run_with_its_last_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_read_late", [False, True])
+async def test_a_client_that_ends_early_fails_the_run_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_late: bool
+) -> None:
+    words_of = systems._words
+
+    async def words_after_the_end(client: Child) -> AsyncGenerator[tuple[str, str], None]:
+        await client.wait()
+        async with aclosing(words_of(client)) as words:
+            async for word in words:
+                yield word
+
+    if is_read_late:
+        monkeypatch.setattr(systems, "_words", words_after_the_end)
     async with peer(tmp_path, client="print('begin', flush=True); raise SystemExit('no leader')") as system:
         with pytest.raises(ChildFailed, match="no leader"):
             await system.run([LOAD], TIMES)

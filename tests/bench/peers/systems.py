@@ -161,6 +161,7 @@ class Peer:
                     if word == "begin":
                         clock = self._clock(client)
                     elif word == "end":
+                        self._check_running(client)
                         said = {**json.loads(figures), "cpu_ns": sum(clock.spent_ns()[1].values())}
                         await client.stdin.aclose()
             await client.wait()
@@ -174,10 +175,14 @@ class Peer:
         )
 
     def _clock(self, client: Child) -> CpuClock:
-        for child in self.servers:
-            if not child.is_running:
-                raise ChildFailed(child.how_it_ended())
+        self._check_running(client)
         return CpuClock({child.name: child.pid for child in [*self.servers, client]})
+
+    def _check_running(self, client: Child) -> None:
+        """Raise ChildFailed if a process has ended: then nobody can read its CPU time any more."""
+        for child in [*self.servers, client]:
+            if child.exit_status is not None:
+                raise ChildFailed(child.how_it_ended())
 
 
 async def _words(client: Child) -> AsyncGenerator[tuple[str, str], None]:
