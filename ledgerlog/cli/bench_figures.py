@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from ledgerlog.cli.processes import ChildFailed
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import WireError
 from ledgerlog.ledger.figures import ask_figures
@@ -79,16 +80,16 @@ class CpuClock:
     """The CPU time that this process and some others spend, from the start of the clock on."""
 
     def __init__(self, processes: dict[str, int]) -> None:
-        """``processes`` has the process ids by name."""
+        """``processes`` has the process ids by name. ChildFailed: one of them has ended."""
         self._clocks = {name: _clock_of(pid) for name, pid in processes.items()}
         self._began = self._read()
         self._began_here = time.process_time_ns()
 
     def _read(self) -> dict[str, int]:
-        return {name: time.clock_gettime_ns(clock) for name, clock in self._clocks.items()}
+        return {name: _read_clock(name, clock) for name, clock in self._clocks.items()}
 
     def spent_ns(self) -> tuple[int, dict[str, int]]:
-        """Return the time of this process, and of each other process."""
+        """Return the time of this process, and of each other process. ChildFailed: one of them has ended."""
         here = time.process_time_ns() - self._began_here
         return here, {name: now - self._began[name] for name, now in self._read().items()}
 
@@ -96,6 +97,13 @@ class CpuClock:
 def _clock_of(pid: int) -> int:
     """Return the id of a process's CPU clock, as clock_getcpuclockid(3) computes it."""
     return (~pid << 3) | 2
+
+
+def _read_clock(name: str, clock: int) -> int:
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError as cause:
+        raise ChildFailed(f"{name} has ended, so its CPU time cannot be read") from cause
 
 
 @attrs.frozen

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
+import pytest
+
 from ledgerlog.cli.bench_figures import CpuClock, Latencies
+from ledgerlog.cli.processes import ChildFailed
 
 
 def test_a_percentile_counts_records_and_not_batches() -> None:
@@ -37,3 +42,10 @@ def test_the_clock_of_another_process_is_that_process_s_and_exact_to_less_than_a
     here, others = clock.spent_ns()
     assert here >= 3_000_000
     assert abs(others["this"] - here) < 3_000_000
+
+
+def test_the_clock_of_a_process_that_has_ended_is_refused_by_its_name() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        clock = CpuClock({"bookie-1": process.pid})
+    with pytest.raises(ChildFailed, match="bookie-1 has ended"):
+        clock.spent_ns()
