@@ -115,5 +115,16 @@ def test_a_mutant_is_not_taken_for_the_one_before_it(tmp_path: Path) -> None:
     assert outcomes == [Outcome.SURVIVED, Outcome.CAUGHT, Outcome.SURVIVED]
 
 
+@pytest.mark.processes
+def test_a_wait_ends_sooner_with_a_mutant_than_without(tmp_path: Path) -> None:
+    (tmp_path / "test_wait.py").write_text(
+        "import os\ndef test_wait(): assert float(os.environ['LEDGERLOG_TEST_PATIENCE_S']) < 60\n",
+        encoding="utf-8",
+    )
+    copy = Copy(tmp_path)
+    assert copy.run_tests(["test_wait.py"]).status == 0
+    assert copy.run_all_tests(["test_wait.py"], workers=1).status == 1
+
+
 def quick(mutant: Mutant) -> Mutant:
     return attrs.evolve(mutant, tests=mutant.tests[:1])
