@@ -3,24 +3,32 @@
     simulation   seeds of the whole system, for twelve hours; its summary says how much time was simulated
     nemesis      real processes for an hour, with what machines do to them
     people       real processes for an hour, with what operators do to them
+    crashes      a bookie starts from three million states that crashes of its machine can leave
     fuzz         ten minutes for each decoder
     mutants      every known bug is put back, and tests must notice it
     hostile      what each attack costs a neighbour, against one and three bookies (it only measures)
 
-The steps run on the tree as it is. Each writes its output to ``build/release-check/``. The
-report goes to ``docs/RELEASE_CHECK.md``, for you to commit. A step that fails does not keep the others from
-running. ``--scale 0.01`` shortens every step that has a duration, so that you can try the command; the report
-then says so.
+The steps run on the tree as it is. A long step is several parts, each with seeds of its own. Each part writes
+its output to ``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you to commit. A
+part that fails does not keep the others from running.
+
+You need not run everything at once. If you interrupt the command, ``--resume`` goes on: it does not run again
+what has passed. What ran on another commit counts only if ``bookie/`` and ``ledgerlog/`` were the same. If
+parts are missing, the report says so.
+
+``--scale 0.01`` shortens every step that has a duration, so that you can try the command; the report then
+says so.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +40,7 @@ from tools.release import ROOT, git
 OUTPUT = ROOT / "build" / "release-check"
 REPORT = ROOT / "docs" / "RELEASE_CHECK.md"
 _LINES_KEPT = 12
+_PRODUCT = ("HEAD:bookie", "HEAD:ledgerlog")
 
 
 @attrs.frozen
@@ -40,45 +49,70 @@ class Step:
 
     name: str
     proves: str
-    command: Callable[[float], Sequence[str]]
-    """By the scale, the arguments for Python."""
+    command: Callable[[float, int], Sequence[str]]
+    """By the scale and the number of the part, the arguments for Python."""
+    parts: int = 1
+    environment: Callable[[float, int], Mapping[str, str]] = lambda scale, part: {}
+    """By the scale and the number of the part, the variables to set."""
 
 
 STEPS = (
     Step(
         "simulation",
         "the whole system keeps its promises under seeded faults",
-        lambda scale: ("-m", "ledgerlog", "simulate", "--hours", f"{12 * scale:g}"),
+        lambda scale, part: (
+            *("-m", "ledgerlog", "simulate"),
+            *("--hours", f"{scale:g}", "--seeds", f"{(10 + part) * 1_000_000}"),
+        ),
+        parts=12,
     ),
     Step(
         "nemesis",
         "real processes lose nothing acknowledged to faults of machines",
-        lambda scale: ("-m", "tests.nemesis", "--minutes", f"{60 * scale:g}"),
+        lambda scale, part: ("-m", "tests.nemesis", "--minutes", f"{30 * scale:g}"),
+        parts=2,
     ),
     Step(
         "people",
         "real processes lose nothing acknowledged to what operators do",
-        lambda scale: ("-m", "tests.nemesis", "--people", "--minutes", f"{60 * scale:g}"),
+        lambda scale, part: ("-m", "tests.nemesis", "--people", "--minutes", f"{30 * scale:g}"),
+        parts=2,
+    ),
+    Step(
+        "crashes",
+        "a bookie starts from every state that a crash can leave, and has all that it acknowledged",
+        lambda scale, part: (
+            *("-m", "pytest", "-q", "-s", "-m", "soak"),
+            "tests/storage/test_crash_soak.py",
+        ),
+        parts=12,
+        environment=lambda scale, part: {
+            "CRASH_SOAK_STATES": f"{max(1, round(250_000 * scale))}",
+            "CRASH_SOAK_SEED": f"{(10 + part) * 1_000_000}",
+        },
     ),
     Step(
         "fuzz",
         "no bytes make a decoder fail in another way than its own",
-        lambda scale: ("-m", "tests.fuzz", "--seconds", f"{max(1, round(600 * scale))}"),
+        lambda scale, part: ("-m", "tests.fuzz", "--seconds", f"{max(1, round(60 * scale))}"),
+        parts=10,
     ),
-    Step("mutants", "the tests notice every known bug", lambda _: ("-m", "tests.mutants")),
+    Step("mutants", "the tests notice every known bug", lambda scale, part: ("-m", "tests.mutants")),
     Step(
         "hostile",
         "what each attack costs a neighbour",
-        lambda scale: ("-m", "tests.bench.hostile", "--seconds", f"{max(2, round(30 * scale))}"),
+        lambda scale, part: ("-m", "tests.bench.hostile", "--seconds", f"{max(2, round(30 * scale))}"),
     ),
 )
 
 
 @attrs.frozen
 class Done:
-    """A step that has ended."""
+    """A part of a step that has ended."""
 
-    step: Step
+    step: str
+    part: int
+    commit: str
     arguments: Sequence[str]
     status: int
     seconds: float
@@ -86,54 +120,116 @@ class Done:
     """Its last lines."""
 
 
-def run(step: Step, scale: float, output: Path) -> Done:
-    """Run a step to its end.
+@attrs.frozen
+class Checked:
+    """The parts that have ended, of one check."""
+
+    product: str
+    """The hashes of the trees that were checked: ``bookie/`` and ``ledgerlog/``."""
+    scale: float
+    """The share of the full durations."""
+    done: list[Done] = attrs.field(factory=list)
+
+    @classmethod
+    def read(cls, path: Path, product: str, scale: float) -> Checked:
+        """Return what an earlier run wrote to ``path``. Nothing counts if the product or the scale differ.
+
+        Raises:
+            click.ClickException: The file is not one that this command wrote.
+        """
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            read = cls(found["product"], found["scale"], [Done(**each) for each in found["done"]])
+        except FileNotFoundError:
+            return cls(product, scale)
+        except (ValueError, TypeError, KeyError) as cause:
+            raise click.ClickException(f"{path} is damaged: {cause}. Remove it to begin again") from cause
+        if (read.product, read.scale) == (product, scale):
+            return read
+        click.echo(f"{path} is about another product or scale. All steps begin again.")
+        return cls(product, scale)
+
+    def write(self, path: Path) -> None:
+        """Write it for ``read``."""
+        path.write_text(json.dumps(attrs.asdict(self), indent=1), encoding="utf-8")
+
+    def has_passed(self, step: Step, part: int) -> bool:
+        """Whether this part has passed."""
+        return any((each.step, each.part, each.status) == (step.name, part, 0) for each in self.done)
+
+    def add(self, done: Done) -> None:
+        """Add a part that has ended. It replaces an earlier attempt."""
+        self.done[:] = [each for each in self.done if (each.step, each.part) != (done.step, done.part)]
+        self.done.append(done)
+
+    def of(self, step: Step) -> list[Done]:
+        """The parts of a step that have ended, in their order."""
+        return sorted((each for each in self.done if each.step == step.name), key=lambda each: each.part)
+
+
+def run(step: Step, part: int, commit: str, scale: float, output: Path) -> Done:
+    """Run a part of a step to its end.
 
     Args:
         step: The step.
-        scale: The share of its full duration.
+        part: The number of the part.
+        commit: The commit that is checked.
+        scale: The share of the step's full duration.
         output: The directory for its output.
 
     Cancelling: a signal ends the step's process, too, if it comes from a terminal.
     """
-    arguments = tuple(step.command(scale))
-    path = output / f"{step.name}.log"
+    arguments = tuple(step.command(scale, part))
+    path = output / (f"{step.name}.log" if step.parts == 1 else f"{step.name}-{part + 1}.log")
     began = time.monotonic()
     with path.open("wb") as file:
         status = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **step.environment(scale, part)},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
         ).returncode
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return Done(step, arguments, status, time.monotonic() - began, lines[-_LINES_KEPT:])
+    return Done(step.name, part, commit, arguments, status, time.monotonic() - began, lines[-_LINES_KEPT:])
 
 
-def report(commit: str, scale: float, done: Sequence[Done]) -> str:
-    """Return the page that says what was run and what came of it.
-
-    Args:
-        commit: The commit that was checked.
-        scale: The share of the full durations.
-        done: The steps, in their order.
-    """
+def report(checked: Checked) -> str:
+    """Return the page that says what was run and what came of it."""
+    commits = sorted({each.commit for each in checked.done})
+    is_whole = all(len(checked.of(step)) == step.parts for step in STEPS)
+    notes = [
+        "" if checked.scale == 1 else f"The steps ran for {checked.scale:g} of their full time.",
+        "" if is_whole else "Not every part has run.",
+    ]
     parts = [
         "# The last check before a release",
         "`make release-check` wrote this page. It runs what takes too long for every change.",
-        f"Commit {commit}, {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, "
+        f"Commit {', '.join(commits)}, {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores."
-        + (
-            "" if scale == 1 else f" **The steps ran for {scale:g} of their full time, so this is no check.**"
-        ),
+        + (f" **{' '.join(filter(None, notes))} So this is no check.**" if any(notes) else ""),
         "| step | shows that | took | result |\n|---|---|---|---|\n"
-        + "\n".join(
-            f"| {each.step.name} | {each.step.proves} | {each.seconds / 60:.0f} min | "
-            f"{'passed' if each.status == 0 else f'**failed** with {each.status}'} |"
-            for each in done
-        ),
+        + "\n".join(_row(step, checked.of(step)) for step in STEPS),
     ]
-    for each in done:
-        said = "\n".join(each.said) or "nothing"
-        parts.append(f"## {each.step.name}\n\n`python {' '.join(each.arguments)}`\n\n```text\n{said}\n```")
+    for step in STEPS:
+        for each in checked.of(step):
+            title = step.name if step.parts == 1 else f"{step.name}, part {each.part + 1} of {step.parts}"
+            said = "\n".join(each.said) or "nothing"
+            parts.append(f"## {title}\n\n`python {' '.join(each.arguments)}`\n\n```text\n{said}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _row(step: Step, done: Sequence[Done]) -> str:
+    failed = [each for each in done if each.status != 0]
+    if failed:
+        result = f"**failed** with {failed[0].status}"
+    elif len(done) == step.parts:
+        result = "passed"
+    else:
+        result = f"{len(done)} of {step.parts} parts passed" if done else "not run"
+    minutes = sum(each.seconds for each in done) / 60
+    return f"| {step.name} | {step.proves} | {minutes:.0f} min | {result} |"
 
 
 @click.command(help=__doc__ and __doc__.split("\n", 1)[0].partition(": ")[2])
@@ -141,26 +237,32 @@ def report(commit: str, scale: float, done: Sequence[Done]) -> str:
     "--scale", type=click.FloatRange(0, min_open=True), default=1.0, help="The share of the full time."
 )
 @click.option("--only", help="The names of steps, separated by commas. Default: all.")
+@click.option("--resume", is_flag=True, help="Do not run again what has passed on this product.")
 @click.option(
     "--report", "report_path", type=click.Path(path_type=Path), default=REPORT, help="The page to write."
 )
-def main(scale: float, only: str | None, report_path: Path) -> None:
-    """Run the steps and write the report. Exit 1 if a step failed."""
+def main(scale: float, only: str | None, resume: bool, report_path: Path) -> None:
+    """Run the steps and write the report. Exit 1 if a part failed."""
     names = [step.name for step in STEPS] if only is None else only.split(",")
     if unknown := sorted({*names} - {step.name for step in STEPS}):
         raise click.UsageError(f"there is no step {', '.join(unknown)}")
-    commit = f"`{git('rev-parse', 'HEAD').strip()}`"
+    commit, product = f"`{git('rev-parse', 'HEAD').strip()}`", git("rev-parse", *_PRODUCT).strip()
     if git("status", "--porcelain"):
         commit += " with changes that are in no commit"
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    done = []
+    kept = OUTPUT / "done.json"
+    checked = Checked.read(kept, product, scale) if resume else Checked(product, scale)
     for step in STEPS:
-        if step.name in names:
-            click.echo(f"{step.name}: {step.proves}")
-            done.append(run(step, scale, OUTPUT))
-            click.echo(f"  {'passed' if done[-1].status == 0 else 'FAILED'} after {done[-1].seconds:.0f} s")
-            report_path.write_text(report(commit, scale, done), encoding="utf-8")
-    if any(each.status for each in done):
+        for part in range(step.parts):
+            if step.name not in names or checked.has_passed(step, part):
+                continue
+            click.echo(f"{step.name} {part + 1} of {step.parts}: {step.proves}")
+            done = run(step, part, commit, scale, OUTPUT)
+            click.echo(f"  {'passed' if done.status == 0 else 'FAILED'} after {done.seconds:.0f} s")
+            checked.add(done)
+            checked.write(kept)
+            report_path.write_text(report(checked), encoding="utf-8")
+    if any(each.status for each in checked.done):
         raise SystemExit(1)
 
 

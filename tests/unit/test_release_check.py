@@ -11,8 +11,14 @@ from tools import release_check
 from tools.release_check import STEPS, Step, main
 
 
-def says(name: str, code: str) -> Step:
-    return Step(name, f"{name} is well", lambda scale: ("-c", code))
+def says(name: str, code: str, parts: int = 1) -> Step:
+    return Step(
+        name,
+        f"{name} is well",
+        lambda scale, part: ("-c", code),
+        parts,
+        environment=lambda scale, part: {"PART": str(part)},
+    )
 
 
 def checked(
@@ -43,7 +49,7 @@ def test_a_shortened_check_says_that_it_is_none(monkeypatch: pytest.MonkeyPatch,
     assert "this is no check" not in checked(monkeypatch, tmp_path, (step,))[1]
     status, page = checked(monkeypatch, tmp_path, (step,), "--scale", "0.5")
     assert status == 0
-    assert "The steps ran for 0.5 of their full time, so this is no check" in page
+    assert "The steps ran for 0.5 of their full time. So this is no check" in page
 
 
 def test_an_unknown_step_is_named_and_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,8 +59,56 @@ def test_an_unknown_step_is_named_and_nothing_runs(monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "output").exists()
 
 
+def test_an_interrupted_check_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log, flag = tmp_path / "log", tmp_path / "works"
+    code = f"import os, pathlib; part = os.environ['PART']; open({str(log)!r}, 'a').write(part); "
+    code += f"raise SystemExit(part == '1' and not pathlib.Path({str(flag)!r}).exists())"
+    steps = says("one", code, 3), says("two", "")
+    status, page = checked(monkeypatch, tmp_path, steps, "--only", "one")
+    assert status == 1
+    assert "**failed** with 1" in page
+    assert "| two | two is well | 0 min | not run |" in page
+    assert "Not every part has run. So this is no check" in page
+    flag.touch()
+    status, page = checked(monkeypatch, tmp_path, steps, "--resume")
+    assert status == 0
+    assert log.read_text() == "012" + "1"
+    assert "| one | one is well | 0 min | passed |" in page
+    assert "no check" not in page
+    assert page.count("## one, part ") == 3
+
+
+def test_what_ran_on_another_product_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    steps = (says("one", f"open({str(log)!r}, 'a').write('x')"),)
+    checked(monkeypatch, tmp_path, steps)
+    checked(monkeypatch, tmp_path, steps, "--resume")
+    assert log.read_text() == "x"
+    monkeypatch.setattr(release_check, "git", lambda *arguments: "another\n" * bool(arguments[0] != "status"))
+    checked(monkeypatch, tmp_path, steps, "--resume")
+    assert log.read_text() == "xx"
+    checked(monkeypatch, tmp_path, steps, "--resume", "--scale", "0.5")
+    assert log.read_text() == "xxx"
+
+
+def test_a_damaged_list_of_parts_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = tmp_path / "output" / "done.json"
+    for damage in ("{", "[]", '{"product": 1, "scale": 1, "done": [{}]}'):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(damage)
+        status, said = checked(monkeypatch, tmp_path, (says("one", ""),), "--resume")
+        assert status == 1
+        assert f"{kept} is damaged" in said
+
+
 def test_each_step_takes_a_share_of_its_time() -> None:
     for step in STEPS:
-        whole, tenth = step.command(1.0), step.command(0.1)
+        seen = {
+            (*step.command(1.0, part), *step.environment(1.0, part).items()) for part in range(step.parts)
+        }
+        whole, tenth = step.command(1.0, 0), step.command(0.1, 0)
         assert whole[:2] == tenth[:2]
-        assert whole != tenth or step.name == "mutants"
+        assert (
+            whole != tenth or step.name == "mutants" or step.environment(1.0, 0) != step.environment(0.1, 0)
+        )
+        assert len(seen) in (1, step.parts)
