@@ -155,7 +155,9 @@ class Target:
 
 
 _turns = itertools.count()
-_streams = itertools.count()
+_streams = itertools.count(1)
+_begins_with: list[int] = [1]
+"""The number of the connection with which this attack begins."""
 _secrets: list[Secrets] = []
 """The attacker's, if the cluster is closed."""
 
@@ -164,17 +166,21 @@ _secrets: list[Secrets] = []
 class Attack:
     name: str
     is_stranger: bool
+    connections: int
+    """The attack has begun when it has opened so many."""
     run: Callable[[Target], Awaitable[None]]
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(*, is_stranger: bool = False) -> Callable[[Callable[[Target], Awaitable[None]]], None]:
+def attack(
+    *, is_stranger: bool = False, connections: int = 1
+) -> Callable[[Callable[[Target], Awaitable[None]]], None]:
     """Register an attack under the name of its function."""
 
     def add(function: Callable[[Target], Awaitable[None]]) -> None:
-        ATTACKS.append(Attack(function.__name__, is_stranger, function))
+        ATTACKS.append(Attack(function.__name__, is_stranger, connections, function))
 
     return add
 
@@ -182,7 +188,7 @@ def attack(*, is_stranger: bool = False) -> Callable[[Callable[[Target], Awaitab
 async def _stream(where: tuple[str, int, str]) -> trio.SocketStream:
     host, port, _ = where
     stream = await trio.open_tcp_stream(host, port, local_address=HOSTILE_ADDRESS)
-    if next(_streams) == 0:
+    if next(_streams) == _begins_with[0]:
         print("the attack has begun", flush=True)
     return stream
 
@@ -332,6 +338,27 @@ async def greeted_connections(target: Target) -> None:
             pass
 
     await _for_ever(target, 16, one)
+
+
+_CLIENTS = 5000
+
+
+@attack(connections=_CLIENTS)
+async def quiet_clients(target: Target) -> None:
+    """No attack: 5,000 clients that are connected, as many at each bookie, and ask for nothing.
+
+    They are one party, and a bookie gives a party three quarters of its 2,048 connections. So this needs
+    ``--bookies 4``: a smaller cluster refuses some of them, and they try again without end.
+    """
+    at_once = trio.CapacityLimiter(64)
+
+    async def one(where: tuple[str, int, str]) -> None:
+        async with at_once:
+            stream = await _greeted(where)
+        async with stream:
+            await stream.receive_some(1)
+
+    await _for_ever(target, -(-_CLIENTS // len(target.bookies)), one)
 
 
 @attack()
@@ -756,7 +783,9 @@ def main() -> None:
         )
         if target.secret:
             _secrets.append(read_secret_file(target.secret))
-        trio.run(next(each.run for each in ATTACKS if each.name == given.attack), target)
+        chosen = next(each for each in ATTACKS if each.name == given.attack)
+        _begins_with[0] = chosen.connections
+        trio.run(chosen.run, target)
     else:
         began = time.monotonic()
         for bookies in map(int, given.bookies.split(",")):
