@@ -135,8 +135,8 @@ class WireView:
         self._pushed: dict[int, int] = {}
         """For each ledger, the highest entry that any process sent."""
         self._next_add: dict[tuple[int, str], tuple[int, int]] = {}
-        """For each ledger and bookie: the first entry of the fragment in which the bookie joined, and the
-        entry after the last one sent to it."""
+        """For each ledger and bookie, when it was last sent an add: the first entry of the last fragment, and
+        the entry after the last one sent to it."""
         self._on_fence: dict[str, Callable[[], None]] = {}
         self.answers: dict[str, int] = {}
         """How many READ replies had each status."""
@@ -244,11 +244,12 @@ class WireView:
             if fragment.ensemble[slot] != bookie:
                 break
             joined = fragment.first_entry
-        key = (header.ledger_id, bookie)
-        before, following = self._next_add.get(key, (joined, joined))
+        key, last = (header.ledger_id, bookie), metadata.last_fragment.first_entry
+        before, following = self._next_add.get(key, (last, joined))
         if joined > before:
-            following = joined
-        # If it is below, repair gave the bookie a place in earlier fragments too, and copies their entries.
+            following = joined  # It was replaced, and has joined again.
+        # Otherwise it has been in the last fragment all the time. Repair may give it a place in earlier
+        # fragments, and copies their entries, or take such a place away (seed 300824 of the simulator).
         god.checks["AddsWithoutGap"] += 1
         # If entries were settled while a bookie was away, the owner does not send them to it.
         enough = replication.write_quorum if replication.guaranteed else replication.ack_quorum
@@ -263,7 +264,7 @@ class WireView:
                 f"{bookie} joined ledger {header.ledger_id} ({replication}) at entry {joined} and is sent "
                 f"entry {header.first}, and never was {left_out}",
             )
-        self._next_add[key] = (joined, max(following, header.last + 1))
+        self._next_add[key] = (last, max(following, header.last + 1))
 
     def _is_copy(self, header: Header) -> bool:
         """Whether repair may make this recovery add: its entry belongs to a closed part of the ledger.
