@@ -29,7 +29,10 @@ import json
 from ledgerlog.archive.destinations import Destination, destination_url, files_as_errors, recorded
 from ledgerlog.errors import ArchiveUnavailable
 
-__all__ = ["destination_of_file", "has_marker", "make_marker", "marker_name"]
+__all__ = ["MARKER_START", "destination_of_file", "has_marker", "make_marker", "marker_name"]
+
+MARKER_START = "_ledgerlog-archive-"
+"""The names of all markers begin with this."""
 
 _FORMAT = 1
 _BYTES_MAX = 4096
@@ -37,7 +40,7 @@ _BYTES_MAX = 4096
 
 def marker_name(cluster: str, marker: bytes) -> str:
     """Return the name of a marker below its destination, by the cluster's id and the marker's own."""
-    return f"_ledgerlog-archive-{cluster[:16]}-{marker.hex()}"
+    return f"{MARKER_START}{cluster[:16]}-{marker.hex()}"
 
 
 def destination_of_file(url: str) -> Destination:

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from ledgerlog.archive import destinations
+from ledgerlog.archive.marker import MARKER_START
 
 __all__ = ["SCHEME", "ArchiveStore"]
 
@@ -79,6 +80,11 @@ class ArchiveStore:
         """Whether another store answers."""
         return self._hidden is not None
 
+    @property
+    def has_marker(self) -> bool:
+        """Whether an archive has its marker here."""
+        return any(path.rpartition("/")[2].startswith(MARKER_START) for path in self.objects)
+
     def unmount(self) -> None:
         """Let another store answer, until ``mount`` or ``heal``. It keeps its objects for the next time."""
         if self._hidden is None:
@@ -89,14 +95,19 @@ class ArchiveStore:
         if self._hidden is not None:
             self.objects, self._hidden = self._hidden, None
 
-    def copy(self, source: str, target: str) -> int:
+    def copy(self, source: str, target: str, *, with_marker: bool = True) -> int:
         """Copy all objects of a destination to another one, as an operator does. Return their number.
 
         Args:
             source: The URL of the destination.
             target: The URL of the other one.
+            with_marker: Copy the marker, too.
         """
-        found = {path: each for path, each in self.objects.items() if path.startswith(f"{path_of(source)}/")}
+        found = {
+            path: each
+            for path, each in self.objects.items()
+            if path.startswith(f"{path_of(source)}/") and (with_marker or MARKER_START not in path)
+        }
         for path, each in found.items():
             self.objects[path_of(target) + path.removeprefix(path_of(source))] = each
         return len(found)

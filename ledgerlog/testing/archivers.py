@@ -3,8 +3,12 @@
 Each process runs the production jobs (``ledgerlog.archive.jobs``) on all logs again and again. Writers,
 readers, truncation and other archiving processes run at the same time. The process also retires the files of
 deleted logs, compacts one log by keys (``keyed``), and sometimes moves the whole archive to another
-destination. All destinations are in an object store of the run (``archive_store``). Requests take simulated
-time. So a killed process may die between any two of them. The store has its own faults (``ARCHIVE_FAULTS``):
+destination. Before some moves its operator makes a mistake: a job runs at the copy before the cluster is told
+of the move, or the move names a place without an archive. Neither may change anything. Before others the
+marker of the archive is not copied, and the operator accepts the new place.
+
+All destinations are in an object store of the run (``archive_store``). Requests take simulated time. So a
+killed process may die between any two of them. The store has its own faults (``ARCHIVE_FAULTS``):
 
     archive out of reach        every request fails for a while
     archive requests fail       some of the requests fail, before, after or in the middle of their effect
@@ -12,7 +16,8 @@ time. So a killed process may die between any two of them. The store has its own
     archive unmounted           for a while another, empty store answers, as if a disk was not mounted. This
                                 happens at most once in a run, because a job does not notice two changes
                                 between two of its checks. It does not happen while a job accepts the
-                                destination
+                                destination, and not before the archive has its marker: nothing could tell
+                                the two stores apart
     archived file damaged       a file is lost, cut or damaged. This happens only while bookies have copies of
                                 all its ledgers, and while no job runs
 
@@ -28,7 +33,7 @@ on its clock. These rules are checked:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -42,7 +47,7 @@ from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.archive.reader import check_archive, check_end, pyarrow_needed
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
+from ledgerlog.errors import ArchiveUnavailable, InvalidArgument, LedgerLogError
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.layout import ARCHIVES, ledger_path
@@ -73,8 +78,11 @@ ARCHIVE_FAULTS = (
 REQUEST_S = 0.003
 """How long the work of a thread takes on average, in simulated seconds."""
 
-_KEEP_COPIES_S = (0.0, 0.0, 0.5)
+_KEEP_COPIES_S = (0.0, 0.5, 5.0)
 """How long bookies keep their copies of an archived ledger, in seconds."""
+
+_DAMAGE_WITHIN_S = 2.0
+"""How long a fault waits for a file that may be damaged, in seconds."""
 
 _DAY_S = 25 * 3600.0
 """More than ``limits.ARCHIVE_STRAY_AGE_S`` and all differences between clocks."""
@@ -158,14 +166,34 @@ class Archivers:
         """Copy the whole archive to the other destination, and tell the cluster."""
         assert self._store is not None
         target = PLACES[1 - PLACES.index(source)]
+        if self._random.random() < 0.3:
+            await self._name_the_wrong_place(client, source, target)
+        loses_marker = self._random.random() < 0.3
         for _ in range(3):
-            self._store.copy(source, target)
-            steps = await move_archive(client.client, source, target)
+            self._store.copy(source, target, with_marker=not loses_marker)
+            accepts = loses_marker and not self._store.is_unmounted
+            with self._working(accepts=True) if accepts else nullcontext():
+                steps = await move_archive(client.client, source, target, accept_destination=accepts)
             self._count(steps)
             if all(step.what == "moved" for step in steps):
                 self._store.drop(source)
                 self._world.counts["archives moved"] += 1
                 return
+
+    async def _name_the_wrong_place(self, client: Cluster, source: str, target: str) -> None:
+        """Make a mistake before a move. Another process may move the archive at the same time, so the wrong
+        place may be the right one by then."""
+        assert self._store is not None
+        try:
+            if self._random.random() < 0.5:
+                await move_archive(client.client, f"{target}/nothing", source)
+            elif not self._store.is_unmounted:
+                self._store.copy(source, target)
+                with self._working(accepts=True):  # On an empty disk it would begin another archive.
+                    for name in await client.logs():
+                        self._count(await archive_log(client.client, name, target))
+        except (InvalidArgument, ArchiveUnavailable) as refusal:
+            self._world.counts[f"archive: refused with {type(refusal).__name__}"] += 1
 
     @contextmanager
     def _working(self, *, accepts: bool = False) -> Iterator[None]:
@@ -201,20 +229,20 @@ class Archivers:
                 await trio.sleep(lasting_s)
                 store.flipping_share = 0.0
             case "archive unmounted":
-                if self._was_unmounted or self._accepting:
+                if self._was_unmounted or self._accepting or not store.has_marker:
                     return
                 self._was_unmounted = True
                 store.unmount()
                 await trio.sleep(lasting_s)
                 store.mount()
             case "archived file damaged":
-                for _ in range(50):
+                for _ in range(100):
                     paths = [] if self._at_work else self._files_with_copies()
                     if paths:
                         what = store.damage(random.choice(paths))
                         self._world.event("archived file damaged", what)
                         break
-                    await trio.sleep(lasting_s / 50)
+                    await trio.sleep(_DAMAGE_WITHIN_S / 100)
                 else:
                     return
             case _:
