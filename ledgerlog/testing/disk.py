@@ -23,7 +23,8 @@ Faults, which the cluster injects:
 * ``stall(seconds)``, ``is_full``, ``slow``: latency and space.
 * ``rot``: flip one bit of a page that was written, but not of the last write of its file. Damage to the very
   last block of a journal looks like a torn write, and no protocol survives that on all copies.
-* ``damage``: flip a bit, cut a file short, remove it, overwrite it, exchange two files, or lose an index.
+* ``damage``: flip a bit, cut a file short, remove it, overwrite it, exchange two files, or lose an index or
+  the cookie.
   Except for the flipped bit, it spares the journal segment that was written last, for the same reason.
 * ``take_image``, ``put_back``: an older image of the disk replaces its present content.
 """
@@ -259,7 +260,7 @@ class Platter:
         self.simulation.event("disk put back", self.machine, len(image.files))
 
     def damage(self, random: Random) -> str | None:
-        """Damage one file, exchange two files, or lose an index. No process may use the disk.
+        """Damage one file, exchange two files, or lose an index or the cookie. No process may use the disk.
 
         Returns:
             The damage that was done. None: the disk has no file that the chosen kind of damage can hit.
@@ -270,7 +271,10 @@ class Platter:
         written = [path for path in journals if any(offset for offset, _ in self._files[path].written)]
         prepared = [path for path in journals if not written or path > written[-1]]
         whole = [path for path in files if path not in (*written[-1:], *prepared)]
-        kind = random.choice(("flip", "flip", "cut", "remove", "garbage", "exchange", "prepared", "index"))
+        cookies = [path for path in files if path.endswith("/cookie")]
+        kind = random.choice(
+            ("flip", "flip", "cut", "remove", "garbage", "exchange", "prepared", "index", "cookie")
+        )
         what: str | None = None
         if kind == "flip":
             return "a bit is flipped" if self.rot() else None
@@ -280,6 +284,12 @@ class Platter:
         elif kind == "prepared" and prepared:
             what = random.choice(prepared)
             self._overwrite(what, random)
+        elif kind == "cookie" and cookies:
+            what = random.choice(cookies)
+            if random.random() < 0.5:
+                self._overwrite(what, random)
+            else:
+                self._remove(what)
         elif kind == "exchange" and len(whole) > 1:
             what, other = random.sample(whole, 2)
             here, there = self._files[what], self._files[other]
@@ -292,12 +302,15 @@ class Platter:
             elif kind == "cut":
                 self._files[what].cut(random.randrange(len(self._files[what].data) + 1))
             else:
-                del self._files[what]
-                self._durable_files.pop(what, None)
+                self._remove(what)
         if what is None:
             return None
         self.simulation.event("damage", self.machine, kind, what)
         return f"{kind} {what}"
+
+    def _remove(self, path: str) -> None:
+        del self._files[path]
+        self._durable_files.pop(path, None)
 
     def _overwrite(self, path: str, random: Random) -> None:
         data = self._files[path].data

@@ -62,10 +62,20 @@ FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
 
 SHARE = 0.3
-"""The share of runs that have each of the features."""
+"""The share of runs that have each of the features, but for rot at rest."""
+
+ROT_SHARE = 0.5
+"""The share of runs in which bits are to rot. Half of them have no copy to spare, so nothing rots there."""
 
 ROT_FAULTS = 8
 """How many faults there are on average in a run whose bits rot: bits that rot, and indexes that are lost."""
+
+REPAIR_OF_ROT_SHARE = 0.7
+"""The share of runs with rot that are given auto-recovery, too. It reads entries and copies damaged ones
+again, so bookies replace what they have stored."""
+
+RARE_SCRUB_S = 20.0
+"""How often bookies scrub if others are to find the damage first, in seconds. It is below ``CONVERGE_S``."""
 
 ALONE_SHARE = 0.7
 """The share of runs with a workload of these features that have no other workload."""
@@ -113,15 +123,21 @@ class Features:
             of_keys: The generator that says whether records have keys.
             wanted: The names of the features to have (``NAMES``). None: these are drawn, too.
         """
-        drawn = [name for name in _DRAWN_TOGETHER if random.random() < SHARE]
+        shares = dict.fromkeys(_DRAWN_TOGETHER, SHARE) | {ROT_AT_REST: ROT_SHARE}
+        drawn = [name for name in _DRAWN_TOGETHER if random.random() < shares[name]]
         drawn += [KEYS] if of_keys.random() < SHARE else []
         names = drawn if wanted is None else wanted
         is_alone, has_files = random.random() < ALONE_SHARE, random.random() < 0.5
         repairers, repair, upkeep = random.choice((1, 2, 2)), _draw_repair(random), _draw_upkeep(random)
+        archivers, greedy, faults_wanted = (random.choice(each) for each in ((1, 2), (1, 2), (3, 10)))
+        if wanted is None and ROT_AT_REST in names and random.random() < REPAIR_OF_ROT_SHARE:
+            names = [*names, REPAIR]
         if ROT_AT_REST in names:
             # Rot at rest needs entries that are at rest: in files, and no longer in memory.
             upkeep["segment_records_max"] = min(upkeep["segment_records_max"], 3)
-        archivers, greedy, faults_wanted = (random.choice(each) for each in ((1, 2), (1, 2), (3, 10)))
+            if REPAIR in names and not repair.check_all:
+                # The auditors read entries, and copy damaged ones again. Let them come before the scrubbers.
+                upkeep["scrub_interval_s"] = RARE_SCRUB_S
         return cls(
             repairers=repairers if REPAIR in names else 0,
             repair=repair,

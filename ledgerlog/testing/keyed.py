@@ -13,8 +13,8 @@ These rules must hold during the run and at its end:
     KeyedGone       if a tombstone is dropped, no earlier record of its key is left
     KeyedAsSent     each record is the one that was acknowledged at its offset, with its key and headers. The
                     log has no refused record, and no record twice
-    KeyedEntry      if a read should begin with a record, and the record still exists, the read begins with it.
-                    If the record's ledger is still open, the read may also find nothing: readers see an
+    KeyedEntry      if a read should begin with a record, and the record still exists, the read begins with
+                    it. If the record's ledger is still open, the read may also find nothing: readers see an
                     acknowledged record a little later
 """
 
