@@ -4,10 +4,11 @@ A ``LedgerTail`` waits for entries, reads them and decodes each entry once. It k
 other followers of the ledger in this process, up to ``limits.TAIL_KEPT_BYTES``. So a hundred followers cost
 the bookies no more than one. In this process, each extra follower costs only the handing out of records.
 
-The tail has no task of its own: the followers do the work. The first follower that needs new entries asks for
-all of them, and the others wait for the result (``_Turn``). If the first follower's task is cancelled, or its
-attempt fails, the next follower asks. So an error is raised only in the follower whose attempt failed, and
-each of the others makes its own attempt.
+The tail has no task of its own: the followers do the work. One follower at the end of the ledger waits for
+entries, reads them, and hands them out to all that are at the end (``LedgerTail.follow``). The others sleep
+meanwhile. A follower wakes up only if it cannot take an entry, or if it has to do the work now: because the
+task that did it was cancelled, or because its attempt failed. So an error is raised only in the follower
+whose attempt failed, and each of the others makes its own attempt.
 
 If a follower needs entries that are no longer kept, it reads them by itself, as if there were no other
 followers, until it has caught up.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+import attrs
 import trio
 
 from ledgerlog.errors import LedgerLogError
@@ -65,6 +67,17 @@ class _Turn:
             self._over.unpark_all()
 
 
+@attrs.define(eq=False)
+class _AtEnd(Generic[T]):
+    """A follower that has had all entries."""
+
+    next: int
+    """The entry that it waits for."""
+    take: Callable[[int, T], bool]
+    wakes: trio.Event = attrs.Factory(trio.Event)
+    """Set when it has to do something."""
+
+
 class LedgerTail(Generic[T]):
     """The entries of a ledger in order, for one task or for several.
 
@@ -88,18 +101,74 @@ class LedgerTail(Generic[T]):
         """The entry after the last kept one."""
         self._raw: deque[bytes] = deque()
         """The payloads from ``_next`` on that were read but are not decoded yet."""
-        self._polling = _Turn()
+        self._at_end: dict[_AtEnd[T], None] = {}
+        self._is_polled = False
+        """Whether one of those at the end waits for entries, or hands them out."""
         self._reading = _Turn()
 
-    async def wait_beyond(self, entry_id: int) -> int:
-        """Do ``LedgerReader.wait_beyond``, once for all tasks that wait at the same time."""
+    async def follow(self, first: int, take: Callable[[int, T], bool]) -> int:
+        """Wait at the end of the ledger, and pass each new entry to ``take`` at once.
+
+        Args:
+            first: The first entry that the caller needs, at least 0.
+            take: Called with the id and the item of each entry, in order, in any of the followers' tasks. It
+                returns whether it has taken the entry. It must not raise.
+
+        Returns:
+            The first entry that was not taken. It is ``first`` if an entry can be read already, and if
+            ``LedgerReader.wait_beyond`` returned without a new one.
+
+        Raises:
+            LedgerLogError: The errors of ``LedgerReader.wait_beyond`` and of ``read``. Entries that were
+                taken before stay taken.
+        """
         reader = self.reader
-        if reader.is_closed or reader.readable > entry_id:
-            return await reader.wait_beyond(entry_id)  # It returns at once.
-        if await self._polling.wait_round():
-            with self._polling.taken():
-                return await reader.wait_beyond(entry_id)
-        return reader.readable
+        if reader.is_closed or reader.readable >= first:
+            await trio.lowlevel.checkpoint()
+            return first
+        me = _AtEnd(first, take)
+        self._at_end[me] = None
+        try:
+            while me in self._at_end:
+                if self._is_polled:
+                    me.wakes = trio.Event()
+                    await me.wakes.wait()
+                else:
+                    await self._poll(me)
+        finally:
+            self._at_end.pop(me, None)
+            if not self._is_polled and self._at_end:
+                next(iter(self._at_end)).wakes.set()  # It does the work now.
+        return me.next
+
+    async def _poll(self, me: _AtEnd[T]) -> None:
+        """Wait for entries and hand them out, until a poll brings nothing or ``me`` cannot take an entry."""
+        self._is_polled = True
+        try:
+            while me in self._at_end:
+                # Those who come meanwhile wait for later entries.
+                first = min(follower.next for follower in self._at_end)
+                last = await self.reader.wait_beyond(first - 1)
+                if last < first:
+                    self._send_away(*self._at_end)
+                else:
+                    self._hand_out(first, await self.read(first, last))
+        finally:
+            self._is_polled = False
+
+    def _hand_out(self, first: int, items: list[T]) -> None:
+        for follower in [*self._at_end]:
+            for item in items[follower.next - first :]:
+                if not follower.take(follower.next, item):
+                    self._send_away(follower)
+                    break
+                follower.next += 1
+
+    def _send_away(self, *followers: _AtEnd[T]) -> None:
+        """Let followers go on by themselves."""
+        for follower in followers:
+            del self._at_end[follower]
+            follower.wakes.set()
 
     async def read(self, first: int, last: int) -> list[T]:
         """Return decoded entries from ``first`` on: at least one, and none after ``last``.

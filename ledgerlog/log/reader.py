@@ -310,6 +310,15 @@ class LogReader:
             place = await find_offset_in_ledger(self._client.ledgers, segment, self._offset)
             assert place.entry_id is not None
             entry_id, self._offset = place.entry_id, place.offset
+
+        def take(entry_id: int, entry: _Entry) -> bool:
+            """Take an entry in another follower's task, unless this reader has to look at it itself."""
+            header, _, _ = entry
+            is_last = self._until is not None and header.end_offset >= self._until
+            if is_last or self._is_full or header.first_offset != self._offset:
+                return False
+            return self._deliver(segment, entry_id, entry)
+
         while True:
             while entry_id <= last:
                 for entry in await tail.read(entry_id, last):
@@ -329,8 +338,12 @@ class LogReader:
             elif not self._follow:
                 return await self._is_continued(segment)
             else:
-                last = await tail.wait_beyond(entry_id - 1)
-                if last < entry_id and not reader.is_closed and await self._is_continued(segment):
+                before = entry_id
+                entry_id = await tail.follow(entry_id, take)
+                last = reader.readable
+                if entry_id > before or last >= entry_id or reader.is_closed:
+                    continue
+                if await self._is_continued(segment):
                     return True
 
     async def _is_continued(self, segment: LogSegment) -> bool:

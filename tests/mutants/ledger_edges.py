@@ -476,6 +476,22 @@ READING = (
         "entry again in ``read``; then one of them does the work",
     ),
     mutant(
+        "edge_nobody_takes_over_from_a_follower_that_leaves",
+        "tails",
+        "LedgerTail.follow",
+        "not self._is_polled and self._at_end",
+        "False",
+        f"{_SHELLS}shared_tails.py::test_a_follower_takes_over_from_one_that_cannot_go_on",
+    ),
+    mutant(
+        "edge_every_follower_wakes_for_each_entry",
+        "tails",
+        "LedgerTail._hand_out",
+        "follower.next += 1",
+        "follower.next += 1; follower.wakes.set()",
+        f"{_SHELLS}shared_tails.py::test_the_task_that_fetches_sleeps_while_another_follower_hands_it_records",
+    ),
+    mutant(
         "edge_kept_entries_stay_when_reading_jumps",
         "tails",
         "LedgerTail._read_for_all",

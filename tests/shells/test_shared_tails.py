@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import pytest
@@ -69,6 +69,79 @@ async def test_forty_followers_ask_no_more_than_one(cluster: Cluster) -> None:
     one = await asked_for_each_record(cluster, "one", 1)
     forty = await asked_for_each_record(cluster, "forty", 40)
     assert 1 <= forty <= one + 2, (one, forty)
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    """Wait for a condition as long as tasks may bring it about."""
+    for _ in range(1000):
+        if condition():
+            return
+        await wait_all_tasks_blocked()
+    raise AssertionError("nothing goes on, and it has not happened")
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of the tasks that fetch for followers."""
+
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.startswith("log reader")
+
+
+async def test_the_task_that_fetches_sleeps_while_another_follower_hands_it_records(cluster: Cluster) -> None:
+    log = await cluster.create_log("log", replication=Replication(3, 3, 2))
+    them, steps = [Follower() for _ in range(20)], Steps()
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"first")
+        for each in them:
+            nursery.start_soon(each.run, log)
+        for each in them:
+            await each.at_tail.wait()
+        await wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(steps)
+        for number in range(RECORDS):
+            await writer.append(b"%d" % number)
+            await reached(lambda n=number: all(len(each.seen) >= n + 2 for each in them))
+        trio.lowlevel.remove_instrument(steps)
+        nursery.cancel_scope.cancel()
+    # One of them does the work: it polls, reads, and polls again.
+    assert 0 < steps.count < 12 * RECORDS, steps.count
+
+
+async def test_a_follower_takes_over_from_one_that_cannot_go_on(cluster: Cluster) -> None:
+    async with await cluster.ledgers.create(replication=Replication(3, 3, 2)) as writer:
+        reader = await cluster.ledgers.open(writer.ledger_id)
+        tail = LedgerTail(reader, lambda entry_id, payload: (payload, len(payload)), kept_bytes_max=1_000)
+        taken: dict[str, list[int]] = {}
+        ended: dict[str, int] = {}
+
+        async def follow(name: str, room: int, scope: trio.CancelScope) -> None:
+            mine = taken[name] = []
+
+            def take(entry_id: int, item: bytes) -> bool:
+                if len(mine) < room:
+                    mine.append(entry_id)
+                    return True
+                return False
+
+            with scope:
+                ended[name] = await tail.follow(0, take)
+
+        async with trio.open_nursery() as nursery:
+            scopes = {name: trio.CancelScope() for name in ("one", "full", "left", "last")}
+            for name, room in (("one", 2), ("full", 1), ("left", 9), ("last", 9)):
+                nursery.start_soon(follow, name, room, scopes[name])
+                await wait_all_tasks_blocked()
+            for number in range(4):
+                if number == 3:
+                    scopes["left"].cancel()
+                await writer.append(b"%d" % number)
+                await reached(lambda n=number: len(taken["last"]) > n)
+            assert taken == {"one": [0, 1], "full": [0], "left": [0, 1, 2], "last": [0, 1, 2, 3]}
+            assert ended == {"one": 2, "full": 1}
+            scopes["last"].cancel()
+        assert not tail._at_end
 
 
 async def test_a_follower_that_asked_for_all_may_leave(cluster: Cluster) -> None:
@@ -138,8 +211,21 @@ async def test_whoever_falls_behind_reads_alone_and_misses_nothing(cluster: Clus
 
         async def follow(pause: int) -> None:
             seen: list[tuple[int, bytes]] = []
+            room = 0
+
+            def take(entry_id: int, item: tuple[int, bytes]) -> bool:
+                nonlocal room
+                if not room:
+                    return False
+                assert entry_id == len(seen)
+                seen.append(item)
+                room -= 1
+                return True
+
             while len(seen) < len(payloads):
-                last = await tail.wait_beyond(len(seen) - 1)
+                room = random.randrange(8)
+                assert await tail.follow(len(seen), take) == len(seen)
+                last = tail.reader.readable
                 if last >= len(seen):
                     found = await tail.read(len(seen), last)
                     assert found
