@@ -8,13 +8,14 @@
     mutants      every known bug is put back, and tests must notice it
     hostile      what each attack costs a neighbour, against one and three bookies (it only measures)
 
-The steps run on the tree as it is. A long step is several parts, each with seeds of its own. Each part writes
-its output to ``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you to commit. A
-part that fails does not keep the others from running.
+The steps run on the tree as it is. A long step is several parts, each with seeds or a decoder of its own.
+Each part writes its output to ``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you
+to commit. A part that fails does not keep the others from running.
 
 You need not run everything at once. If you interrupt the command, ``--resume`` goes on: it does not run again
-what has passed. What ran on another commit counts only if ``bookie/`` and ``ledgerlog/`` were the same. If
-parts are missing, the report says so.
+what has passed. What ran on another commit counts only if ``bookie/`` and ``ledgerlog/`` were the same, and
+if the part's command was. If a part failed and then passed, the page says so. Without ``--resume`` everything
+begins again.
 
 ``--scale 0.01`` shortens every step that has a duration, so that you can try the command; the report then
 says so.
@@ -30,6 +31,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import attrs
@@ -41,6 +43,7 @@ OUTPUT = ROOT / "build" / "release-check"
 REPORT = ROOT / "docs" / "RELEASE_CHECK.md"
 _LINES_KEPT = 12
 _PRODUCT = ("HEAD:bookie", "HEAD:ledgerlog")
+_UNCOMMITTED = " with changes that are in no commit"
 
 
 @attrs.frozen
@@ -56,6 +59,7 @@ class Step:
     """By the scale and the number of the part, the variables to set."""
 
 
+_DECODERS = sorted(target.name for target in import_module("tests.fuzz.corpus").all_targets())
 STEPS = (
     Step(
         "simulation",
@@ -69,13 +73,19 @@ STEPS = (
     Step(
         "nemesis",
         "real processes lose nothing acknowledged to faults of machines",
-        lambda scale, part: ("-m", "tests.nemesis", "--minutes", f"{30 * scale:g}"),
+        lambda scale, part: (
+            *("-m", "tests.nemesis"),
+            *("--minutes", f"{30 * scale:g}", "--seed", f"{10 + part}"),
+        ),
         parts=2,
     ),
     Step(
         "people",
         "real processes lose nothing acknowledged to what operators do",
-        lambda scale, part: ("-m", "tests.nemesis", "--people", "--minutes", f"{30 * scale:g}"),
+        lambda scale, part: (
+            *("-m", "tests.nemesis", "--people"),
+            *("--minutes", f"{30 * scale:g}", "--seed", f"{10 + part}"),
+        ),
         parts=2,
     ),
     Step(
@@ -94,8 +104,11 @@ STEPS = (
     Step(
         "fuzz",
         "no bytes make a decoder fail in another way than its own",
-        lambda scale, part: ("-m", "tests.fuzz", "--seconds", f"{max(1, round(60 * scale))}"),
-        parts=10,
+        lambda scale, part: (
+            *("-m", "tests.fuzz", _DECODERS[part]),
+            *("--seconds", f"{max(1, round(600 * scale))}"),
+        ),
+        parts=len(_DECODERS),
     ),
     Step("mutants", "the tests notice every known bug", lambda scale, part: ("-m", "tests.mutants")),
     Step(
@@ -118,6 +131,13 @@ class Done:
     seconds: float
     said: Sequence[str]
     """Its last lines."""
+    variables: Mapping[str, str] = attrs.field(factory=dict)
+    failed: int = 0
+    """How often it failed before."""
+
+    def is_again(self, other: Done) -> bool:
+        """Whether this is another attempt at the same part."""
+        return (self.step, self.part) == (other.step, other.part)
 
 
 @attrs.frozen
@@ -151,20 +171,31 @@ class Checked:
 
     def write(self, path: Path) -> None:
         """Write it for ``read``."""
-        path.write_text(json.dumps(attrs.asdict(self), indent=1), encoding="utf-8")
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps(attrs.asdict(self), indent=1), encoding="utf-8")
+        beside.replace(path)
 
     def has_passed(self, step: Step, part: int) -> bool:
         """Whether this part has passed."""
-        return any((each.step, each.part, each.status) == (step.name, part, 0) for each in self.done)
+        return any(each.part == part and each.status == 0 for each in self.of(step))
 
     def add(self, done: Done) -> None:
-        """Add a part that has ended. It replaces an earlier attempt."""
-        self.done[:] = [each for each in self.done if (each.step, each.part) != (done.step, done.part)]
-        self.done.append(done)
+        """Add a part that has ended. It replaces an earlier attempt, and counts it if it failed."""
+        failed = sum(each.failed + (each.status != 0) for each in self.done if each.is_again(done))
+        self.done[:] = [each for each in self.done if not each.is_again(done)]
+        self.done.append(attrs.evolve(done, failed=failed))
 
     def of(self, step: Step) -> list[Done]:
-        """The parts of a step that have ended, in their order."""
-        return sorted((each for each in self.done if each.step == step.name), key=lambda each: each.part)
+        """The parts of a step that have ended, in their order. If a part ran another command, it is none."""
+        found = [
+            each
+            for each in self.done
+            if each.step == step.name
+            and each.part < step.parts
+            and list(each.arguments) == list(step.command(self.scale, each.part))
+            and each.variables == step.environment(self.scale, each.part)
+        ]
+        return sorted(found, key=lambda each: each.part)
 
 
 def run(step: Step, part: int, commit: str, scale: float, output: Path) -> Done:
@@ -179,29 +210,33 @@ def run(step: Step, part: int, commit: str, scale: float, output: Path) -> Done:
 
     Cancelling: a signal ends the step's process, too, if it comes from a terminal.
     """
-    arguments = tuple(step.command(scale, part))
+    arguments, variables = tuple(step.command(scale, part)), step.environment(scale, part)
     path = output / (f"{step.name}.log" if step.parts == 1 else f"{step.name}-{part + 1}.log")
     began = time.monotonic()
     with path.open("wb") as file:
         status = subprocess.run(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env={**os.environ, **step.environment(scale, part)},
+            env={**os.environ, **variables},
             stdout=file,
             stderr=subprocess.STDOUT,
             check=False,
         ).returncode
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return Done(step.name, part, commit, arguments, status, time.monotonic() - began, lines[-_LINES_KEPT:])
+    seconds = time.monotonic() - began
+    return Done(step.name, part, commit, arguments, status, seconds, lines[-_LINES_KEPT:], variables)
 
 
 def report(checked: Checked) -> str:
     """Return the page that says what was run and what came of it."""
-    commits = sorted({each.commit for each in checked.done})
+    commits = sorted({each.commit for step in STEPS for each in checked.of(step)})
     is_whole = all(len(checked.of(step)) == step.parts for step in STEPS)
     notes = [
         "" if checked.scale == 1 else f"The steps ran for {checked.scale:g} of their full time.",
         "" if is_whole else "Not every part has run.",
+        "The tree had changes that are in no commit."
+        if any(_UNCOMMITTED in each for each in commits)
+        else "",
     ]
     parts = [
         "# The last check before a release",
@@ -216,18 +251,22 @@ def report(checked: Checked) -> str:
         for each in checked.of(step):
             title = step.name if step.parts == 1 else f"{step.name}, part {each.part + 1} of {step.parts}"
             said = "\n".join(each.said) or "nothing"
-            parts.append(f"## {title}\n\n`python {' '.join(each.arguments)}`\n\n```text\n{said}\n```")
+            command = " ".join((*map("=".join, each.variables.items()), "python", *each.arguments))
+            parts.append(f"## {title}\n\n`{command}`\n\n```text\n{said}\n```")
     return "\n\n".join(parts) + "\n"
 
 
 def _row(step: Step, done: Sequence[Done]) -> str:
     failed = [each for each in done if each.status != 0]
-    if failed:
-        result = f"**failed** with {failed[0].status}"
-    elif len(done) == step.parts:
-        result = "passed"
+    again = sum(each.failed for each in done)
+    passed = f"{len(done) - len(failed)} of {step.parts} parts passed"
+    if not done:
+        result = "not run"
+    elif failed:
+        result = f"**failed** with {failed[0].status}" + (f", {passed}" if step.parts > 1 else "")
     else:
-        result = f"{len(done)} of {step.parts} parts passed" if done else "not run"
+        result = "passed" if len(done) == step.parts else passed
+        result = f"**failed** {again} times, then {result}" if again else result
     minutes = sum(each.seconds for each in done) / 60
     return f"| {step.name} | {step.proves} | {minutes:.0f} min | {result} |"
 
@@ -247,8 +286,9 @@ def main(scale: float, only: str | None, resume: bool, report_path: Path) -> Non
     if unknown := sorted({*names} - {step.name for step in STEPS}):
         raise click.UsageError(f"there is no step {', '.join(unknown)}")
     commit, product = f"`{git('rev-parse', 'HEAD').strip()}`", git("rev-parse", *_PRODUCT).strip()
-    if git("status", "--porcelain"):
-        commit += " with changes that are in no commit"
+    changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
+    if any(path != str(REPORT.relative_to(ROOT)) for path in changed):
+        commit += _UNCOMMITTED
     OUTPUT.mkdir(parents=True, exist_ok=True)
     kept = OUTPUT / "done.json"
     checked = Checked.read(kept, product, scale) if resume else Checked(product, scale)
@@ -262,7 +302,8 @@ def main(scale: float, only: str | None, resume: bool, report_path: Path) -> Non
             checked.add(done)
             checked.write(kept)
             report_path.write_text(report(checked), encoding="utf-8")
-    if any(each.status for each in checked.done):
+    report_path.write_text(report(checked), encoding="utf-8")
+    if any(each.status for step in STEPS for each in checked.of(step)):
         raise SystemExit(1)
 
 

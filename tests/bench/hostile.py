@@ -168,6 +168,8 @@ class Attack:
     is_stranger: bool
     connections: int
     """The attack has begun when it has opened so many."""
+    bookies: int
+    """It needs so many bookies; with fewer it runs only if it is named."""
     run: Callable[[Target], Awaitable[None]]
 
 
@@ -175,12 +177,12 @@ ATTACKS: list[Attack] = []
 
 
 def attack(
-    *, is_stranger: bool = False, connections: int = 1
+    *, is_stranger: bool = False, connections: int = 1, bookies: int = 1
 ) -> Callable[[Callable[[Target], Awaitable[None]]], None]:
     """Register an attack under the name of its function."""
 
     def add(function: Callable[[Target], Awaitable[None]]) -> None:
-        ATTACKS.append(Attack(function.__name__, is_stranger, connections, function))
+        ATTACKS.append(Attack(function.__name__, is_stranger, connections, bookies, function))
 
     return add
 
@@ -343,7 +345,7 @@ async def greeted_connections(target: Target) -> None:
 _CLIENTS = 5000
 
 
-@attack(connections=_CLIENTS)
+@attack(connections=_CLIENTS, bookies=4)
 async def quiet_clients(target: Target) -> None:
     """No attack: 5,000 clients that are connected, as many at each bookie, and ask for nothing.
 
@@ -697,7 +699,7 @@ async def _target(cluster: LocalCluster) -> Target:
 async def _bench(bookies: int, seconds: float, only: list[str], with_identity: bool, as_json: bool) -> None:
     alone = await _one(bookies, seconds, None, None, with_identity, as_json)
     for each in ATTACKS:
-        if not only or each.name in only:
+        if each.name in only or (not only and each.bookies <= bookies):
             await _one(bookies, seconds, each, alone, with_identity, as_json)
     await _one(bookies, seconds, None, alone, with_identity, as_json)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.fuzz.corpus import all_targets
 from tools import release_check
 from tools.release_check import STEPS, Step, main
 
@@ -22,10 +23,12 @@ def says(name: str, code: str, parts: int = 1) -> Step:
 
 
 def checked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: tuple[Step, ...], *options: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: tuple[Step, ...], *options: str, **answers: str
 ) -> tuple[int, str]:
+    """Run the check. ``answers`` are those of git, by its commands."""
     monkeypatch.setattr(release_check, "STEPS", steps)
     monkeypatch.setattr(release_check, "OUTPUT", tmp_path / "output")
+    monkeypatch.setattr(release_check, "git", lambda *arguments: answers.get(arguments[0], ""))
     page = tmp_path / "page.md"
     ran = CliRunner().invoke(main, ["--report", str(page), *options])
     return ran.exit_code, page.read_text() if page.exists() else ran.output
@@ -73,9 +76,10 @@ def test_an_interrupted_check_goes_on_where_it_was(monkeypatch: pytest.MonkeyPat
     status, page = checked(monkeypatch, tmp_path, steps, "--resume")
     assert status == 0
     assert log.read_text() == "012" + "1"
-    assert "| one | one is well | 0 min | passed |" in page
-    assert "no check" not in page
+    assert "| one | one is well | 0 min | **failed** 1 times, then passed |" in page
+    assert "Not every part" not in page
     assert page.count("## one, part ") == 3
+    assert "`PART=1 python -c import os" in page
 
 
 def test_what_ran_on_another_product_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -84,11 +88,28 @@ def test_what_ran_on_another_product_does_not_count(monkeypatch: pytest.MonkeyPa
     checked(monkeypatch, tmp_path, steps)
     checked(monkeypatch, tmp_path, steps, "--resume")
     assert log.read_text() == "x"
-    monkeypatch.setattr(release_check, "git", lambda *arguments: "another\n" * bool(arguments[0] != "status"))
-    checked(monkeypatch, tmp_path, steps, "--resume")
+    checked(monkeypatch, tmp_path, steps, "--resume", **{"rev-parse": "another"})
     assert log.read_text() == "xx"
     checked(monkeypatch, tmp_path, steps, "--resume", "--scale", "0.5")
     assert log.read_text() == "xxx"
+
+
+def test_a_tree_with_changes_is_no_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    steps = (says("one", ""),)
+    _, page = checked(monkeypatch, tmp_path, steps, status=" M bookie/core/ledger.py\n")
+    assert "The tree had changes that are in no commit. So this is no check" in page
+    _, page = checked(monkeypatch, tmp_path, steps, status=" M docs/RELEASE_CHECK.md\n")
+    assert "no check" not in page
+
+
+def test_a_part_that_ran_another_command_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checked(monkeypatch, tmp_path, (says("one", "pass", 2),))
+    status, page = checked(monkeypatch, tmp_path, (says("one", "print('new')"),), "--resume")
+    assert status == 0
+    assert "new" in page
+    assert page.count("## one") == 1
 
 
 def test_a_damaged_list_of_parts_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,6 +122,12 @@ def test_a_damaged_list_of_parts_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert f"{kept} is damaged" in said
 
 
+def test_every_decoder_is_fuzzed() -> None:
+    (fuzz,) = (step for step in STEPS if step.name == "fuzz")
+    commands = [fuzz.command(1.0, part) for part in range(fuzz.parts)]
+    assert {command[2] for command in commands} == {target.name for target in all_targets()}
+
+
 def test_each_step_takes_a_share_of_its_time() -> None:
     for step in STEPS:
         seen = {
@@ -111,4 +138,4 @@ def test_each_step_takes_a_share_of_its_time() -> None:
         assert (
             whole != tenth or step.name == "mutants" or step.environment(1.0, 0) != step.environment(0.1, 0)
         )
-        assert len(seen) in (1, step.parts)
+        assert len(seen) == step.parts, "each part has a seed or a decoder of its own"
