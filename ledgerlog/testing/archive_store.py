@@ -80,11 +80,6 @@ class ArchiveStore:
         """Whether another store answers."""
         return self._hidden is not None
 
-    @property
-    def has_marker(self) -> bool:
-        """Whether an archive has its marker here."""
-        return any(path.rpartition("/")[2].startswith(MARKER_START) for path in self.objects)
-
     def unmount(self) -> None:
         """Let another store answer, until ``mount`` or ``heal``. It keeps its objects for the next time."""
         if self._hidden is None:

@@ -16,8 +16,8 @@ killed process may die between any two of them. The store has its own faults (``
     archive unmounted           for a while another, empty store answers, as if a disk was not mounted. This
                                 happens at most once in a run, because a job does not notice two changes
                                 between two of its checks. It does not happen while a job accepts the
-                                destination, and not before the archive has its marker: nothing could tell
-                                the two stores apart
+                                destination, and not before the cluster knows of an archive and its marker:
+                                nothing could tell the two stores apart
     archived file damaged       a file is lost, cut or damaged. This happens only while bookies have copies of
                                 all its ledgers, and while no job runs
 
@@ -50,7 +50,7 @@ from ledgerlog.cluster import Cluster
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument, LedgerLogError
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.model.archive import ArchivedFile
-from ledgerlog.model.layout import ARCHIVES, ledger_path
+from ledgerlog.model.layout import ARCHIVES, DESTINATIONS, ledger_path
 from ledgerlog.testing.cluster import EPOCH_MS
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.keyed import LOG, KeyedLog
@@ -229,7 +229,8 @@ class Archivers:
                 await trio.sleep(lasting_s)
                 store.flipping_share = 0.0
             case "archive unmounted":
-                if self._was_unmounted or self._accepting or not store.has_marker:
+                is_begun = bool(self._world.cluster.tree.paths(f"{DESTINATIONS}/"))
+                if self._was_unmounted or self._accepting or not is_begun:
                     return
                 self._was_unmounted = True
                 store.unmount()

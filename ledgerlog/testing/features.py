@@ -62,7 +62,7 @@ FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
 
 SHARE = 0.3
-"""The share of runs that have each of the features, but for rot at rest."""
+"""The share of runs that have each of the features. Rot at rest has another, and may bring auto-recovery."""
 
 ROT_SHARE = 0.5
 """The share of runs in which bits are to rot. Half of them have no copy to spare, so nothing rots there."""

@@ -112,6 +112,9 @@ class GodView:
         self.violation: Violation | None = None
         """The first violation. Any other failure of the run is a consequence of it."""
         self.ledgers: dict[int, LedgerMetadata] = {}
+        self.joined: dict[tuple[int, str], tuple[int, int]] = {}
+        """For each ledger and bookie: how often the bookie got a place in the last fragment, and the first
+        entry of that fragment, the last time."""
         """The metadata of every existing ledger, as the store has it."""
         self.frozen: dict[int, Fragment] = {}
         """For each ledger that was ever in recovery: its last fragment when recovery began."""
@@ -274,6 +277,7 @@ class GodView:
             old = self.ledgers.pop(ledger_id, None)
             if after is not None:
                 new = self.ledgers[ledger_id] = LedgerMetadata.decode_untrusted(after, ledger_id)
+                self._note_joining(old, new)
                 self._on_ledger(old, new)
             elif old is not None:
                 self._on_deleted(old)
@@ -286,6 +290,15 @@ class GodView:
                 self._once_listed |= dict.fromkeys(segment.ledger_id for segment in record.segments)
                 if known is not None:
                     self._on_log(known, record)
+
+    def _note_joining(self, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
+        """Note each bookie that has a place in the last fragment, but had another place or none before."""
+        members = new.last_fragment.ensemble
+        before = [None] * len(members) if old is None else old.last_fragment.ensemble
+        for bookie, earlier in zip(members, before, strict=True):
+            if bookie != earlier:
+                times, _ = self.joined.get((new.ledger_id, bookie), (0, 0))
+                self.joined[new.ledger_id, bookie] = times + 1, new.last_fragment.first_entry
 
     def _on_ledger(self, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         ledger_id = new.ledger_id

@@ -14,14 +14,16 @@ These rules must hold during the run and at its end:
     KeyedAsSent     each record is the one that was acknowledged at its offset, with its key and headers. The
                     log has no refused record, and no record twice
     KeyedEntry      if a read should begin with a record, and the record still exists, the read begins with
-                    it. If the record's ledger is still open, the read may also find nothing: readers see an
-                    acknowledged record a little later
+                    it. If the record's writer is gone and its ledger is not closed yet, the read may also
+                    find nothing: some records can be read only after recovery
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import attrs
@@ -58,6 +60,8 @@ class _Sent:
     key: bytes | None
     """Its key by the rule of the run."""
     is_tombstone: bool
+    writer: int = 0
+    """The number of its writer."""
     ack: Ack | None = None
     is_refused: bool = False
 
@@ -78,6 +82,9 @@ class KeyedLog:
         self.rule: KeyRule = parse_key_rule(text, tombstones if random.random() < 0.7 else None)
         """The rule for keys. All jobs that compact the log use it."""
         self._sent: list[_Sent] = []
+        self._writers = 0
+        self._writer: int | None = None
+        """The number of the writer that lives."""
         self._truncation_asked = 0
         self._records_max = RECORDS_MAX * (1 if world.swarm.records_max <= 30 else 10)
         self.mains = {"keyed-writer": self._write, "keyed-reader": self._read}
@@ -92,7 +99,7 @@ class KeyedLog:
             try:
                 roll = RollPolicy(max_records=random.choice((2, 4)))
                 log = await client.create_log(LOG, roll=roll, exist_ok=True)
-                async with log.writer() as writer:
+                async with log.writer() as writer, self._alive():
                     while len(self._sent) < self._records_max:
                         await trio.sleep(random.expovariate(1 / think_s))
                         records = [self._draw() for _ in range(random.choice((1, 1, 3)))]
@@ -137,7 +144,16 @@ class KeyedLog:
                 what = {"k": {"n": random.choice(_JSON_KEYS)}, "gone": not value, "v": len(self._sent)}
                 data = json.dumps(what).encode()
         key = own_key if self.rule.is_own else self.rule.key(data)
-        return _Sent(data, own_key, key, key is not None and self.rule.is_tombstone(data))
+        return _Sent(data, own_key, key, key is not None and self.rule.is_tombstone(data), self._writers)
+
+    @asynccontextmanager
+    async def _alive(self) -> AsyncIterator[None]:
+        self._writers += 1
+        self._writer = self._writers
+        try:
+            yield
+        finally:
+            self._writer = None
 
     # --- the reader ---------------------------------------------------------------------------
 
@@ -165,11 +181,11 @@ class KeyedLog:
         starts: list[Start] = [ack.offset, ack.position]
         for start in starts:
             ledger = self._world.god.ledgers.get(ack.position.ledger_id)
-            is_visible = ledger is None or ledger.is_closed
+            was_closed = ledger is None or ledger.is_closed
             found = await self._some(log, start, dense=random.random() < 0.2)
             if found and found[0].offset < ack.offset:
                 self._world.god.violate("KeyedEntry", f"a read from {start} begins with {found[0]}")
-            if found or is_visible:
+            if found or was_closed or wanted.writer == self._writer:
                 self._check_begin(wanted, ack.offset, found)
             if not found:
                 return

@@ -134,9 +134,9 @@ class WireView:
         """For each ledger, the highest LAC that repair told: a bookie may have learned it from repair."""
         self._pushed: dict[int, int] = {}
         """For each ledger, the highest entry that any process sent."""
-        self._next_add: dict[tuple[int, str], tuple[int, int]] = {}
-        """For each ledger and bookie, when it was last sent an add: the first entry of the last fragment, and
-        the entry after the last one sent to it."""
+        self._next_add: dict[tuple[int, str], tuple[tuple[int, int], int]] = {}
+        """For each ledger and bookie, when it was last sent an add: how it had joined (``GodView.joined``),
+        and the entry after the last one sent to it."""
         self._on_fence: dict[str, Callable[[], None]] = {}
         self.answers: dict[str, int] = {}
         """How many READ replies had each status."""
@@ -239,17 +239,13 @@ class WireView:
         if metadata is None or bookie not in metadata.last_fragment.ensemble:
             return  # The ledger is deleted. Or the bookie was replaced; adds under way do no harm.
         replication, slot = metadata.replication, metadata.last_fragment.ensemble.index(bookie)
-        joined = 0
-        for fragment in reversed(metadata.fragments):
-            if fragment.ensemble[slot] != bookie:
-                break
-            joined = fragment.first_entry
-        key, last = (header.ledger_id, bookie), metadata.last_fragment.first_entry
-        before, following = self._next_add.get(key, (last, joined))
-        if joined > before:
-            following = joined  # It was replaced, and has joined again.
-        # Otherwise it has been in the last fragment all the time. Repair may give it a place in earlier
-        # fragments, and copies their entries, or take such a place away (seed 300824 of the simulator).
+        key = (header.ledger_id, bookie)
+        # Repair may give the bookie a place in earlier fragments, too, and copies their entries, or take such
+        # a place away (seed 300824 of the simulator). That changes nothing here.
+        joined = god.joined[key]
+        before, following = self._next_add.get(key, ((0, 0), 0))
+        if joined != before:
+            following = joined[1]
         god.checks["AddsWithoutGap"] += 1
         # If entries were settled while a bookie was away, the owner does not send them to it.
         enough = replication.write_quorum if replication.guaranteed else replication.ack_quorum
@@ -261,10 +257,10 @@ class WireView:
         if left_out:
             god.violate(
                 "AddsWithoutGap",
-                f"{bookie} joined ledger {header.ledger_id} ({replication}) at entry {joined} and is sent "
+                f"{bookie} joined ledger {header.ledger_id} ({replication}) at entry {joined[1]} and is sent "
                 f"entry {header.first}, and never was {left_out}",
             )
-        self._next_add[key] = (last, max(following, header.last + 1))
+        self._next_add[key] = (joined, max(following, header.last + 1))
 
     def _is_copy(self, header: Header) -> bool:
         """Whether repair may make this recovery add: its entry belongs to a closed part of the ledger.
