@@ -340,6 +340,7 @@ class LogReader:
             else:
                 before = entry_id
                 entry_id = await tail.follow(entry_id, take)
+                await self._wait_taken()
                 last = reader.readable
                 if entry_id > before or last >= entry_id or reader.is_closed:
                     continue
