@@ -112,10 +112,10 @@ class GodView:
         self.violation: Violation | None = None
         """The first violation. Any other failure of the run is a consequence of it."""
         self.ledgers: dict[int, LedgerMetadata] = {}
+        """The metadata of every existing ledger, as the store has it."""
         self.joined: dict[tuple[int, str], tuple[int, int]] = {}
         """For each ledger and bookie: how often the bookie got a place in the last fragment, and the first
         entry of that fragment, the last time."""
-        """The metadata of every existing ledger, as the store has it."""
         self.frozen: dict[int, Fragment] = {}
         """For each ledger that was ever in recovery: its last fragment when recovery began."""
         self.creators: dict[int, Incarnation | None] = {}

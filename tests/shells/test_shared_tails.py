@@ -13,6 +13,7 @@ from ledgerlog.cluster import Cluster, connect
 from ledgerlog.errors import EntryCorrupt
 from ledgerlog.ledger.tail import LedgerTail, _Turn
 from ledgerlog.log.log import Log
+from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.quorum import Replication
 
 RECORDS = 20
@@ -42,21 +43,39 @@ def answered(cluster: Cluster) -> int:
     return sum(each.requests_answered for each in cluster.client.pool.statistics().connections)
 
 
+async def reached(condition: Callable[[], bool]) -> None:
+    """Wait for a condition as long as tasks may bring it about."""
+    for _ in range(1000):
+        if condition():
+            return
+        await wait_all_tasks_blocked()
+    raise AssertionError("nothing goes on, and it has not happened")
+
+
+async def start(nursery: trio.Nursery, log: Log, writer: LogWriter, them: list[Follower]) -> None:
+    """Append a first record, and let followers read up to it."""
+    await writer.append(b"first")
+    for each in them:
+        nursery.start_soon(each.run, log)
+    for each in them:
+        await each.at_tail.wait()
+    await wait_all_tasks_blocked()
+
+
+async def append_and_see(writer: LogWriter, them: list[Follower]) -> None:
+    """Append records one by one. Wait for each until all followers have it."""
+    for number in range(RECORDS):
+        await writer.append(b"%d" % number)
+        await reached(lambda n=number: all(len(each.seen) >= n + 2 for each in them))
+
+
 async def asked_for_each_record(cluster: Cluster, name: str, followers: int) -> float:
     log = await cluster.create_log(name, replication=Replication(3, 3, 2))
     them = [Follower() for _ in range(followers)]
     async with log.writer() as writer, trio.open_nursery() as nursery:
-        await writer.append(b"first")
-        for each in them:
-            nursery.start_soon(each.run, log)
-        for each in them:
-            await each.at_tail.wait()
-        await wait_all_tasks_blocked()
+        await start(nursery, log, writer, them)
         before = answered(cluster)
-        for number in range(RECORDS):
-            await writer.append(b"%d" % number)
-            while any(len(each.seen) < number + 2 for each in them):
-                await wait_all_tasks_blocked()
+        await append_and_see(writer, them)
         asked = answered(cluster) - before
         nursery.cancel_scope.cancel()
     for each in them:
@@ -69,15 +88,6 @@ async def test_forty_followers_ask_no_more_than_one(cluster: Cluster) -> None:
     one = await asked_for_each_record(cluster, "one", 1)
     forty = await asked_for_each_record(cluster, "forty", 40)
     assert 1 <= forty <= one + 2, (one, forty)
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for a condition as long as tasks may bring it about."""
-    for _ in range(1000):
-        if condition():
-            return
-        await wait_all_tasks_blocked()
-    raise AssertionError("nothing goes on, and it has not happened")
 
 
 class Steps(trio.abc.Instrument):
@@ -93,16 +103,9 @@ async def test_the_task_that_fetches_sleeps_while_another_follower_hands_it_reco
     log = await cluster.create_log("log", replication=Replication(3, 3, 2))
     them, steps = [Follower() for _ in range(20)], Steps()
     async with log.writer() as writer, trio.open_nursery() as nursery:
-        await writer.append(b"first")
-        for each in them:
-            nursery.start_soon(each.run, log)
-        for each in them:
-            await each.at_tail.wait()
-        await wait_all_tasks_blocked()
+        await start(nursery, log, writer, them)
         trio.lowlevel.add_instrument(steps)
-        for number in range(RECORDS):
-            await writer.append(b"%d" % number)
-            await reached(lambda n=number: all(len(each.seen) >= n + 2 for each in them))
+        await append_and_see(writer, them)
         trio.lowlevel.remove_instrument(steps)
         nursery.cancel_scope.cancel()
     # One of them does the work: it polls, reads, and polls again.
