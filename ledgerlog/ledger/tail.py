@@ -146,7 +146,6 @@ class LedgerTail(Generic[T]):
         self._is_polled = True
         try:
             while me in self._at_end:
-                # Those who come meanwhile wait for later entries.
                 first = min(follower.next for follower in self._at_end)
                 last = await self.reader.wait_beyond(first - 1)
                 if last < first:
@@ -158,6 +157,9 @@ class LedgerTail(Generic[T]):
 
     def _hand_out(self, first: int, items: list[T]) -> None:
         for follower in [*self._at_end]:
+            if follower.next < first:  # It came meanwhile, and has missed entries.
+                self._send_away(follower)
+                continue
             for item in items[follower.next - first :]:
                 if not follower.take(follower.next, item):
                     self._send_away(follower)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from random import Random
+from typing import cast
 
 import pytest
 import trio
@@ -11,7 +12,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from ledgerlog.cluster import Cluster, connect
 from ledgerlog.errors import EntryCorrupt
+from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.ledger.tail import LedgerTail, _Turn
+from ledgerlog.limits import LOG_READ_AHEAD_BYTES
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.quorum import Replication
@@ -145,6 +148,134 @@ async def test_a_follower_takes_over_from_one_that_cannot_go_on(cluster: Cluster
             assert ended == {"one": 2, "full": 1}
             scopes["last"].cancel()
         assert not tail._at_end
+
+
+class Scripted:
+    """A ledger's reader. ``wait_beyond`` waits for ``grow``, and then returns the last entry."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.readable = -1
+        self.polled: list[int] = []
+        self._grown = trio.Event()
+
+    async def wait_beyond(self, entry_id: int) -> int:
+        self.polled.append(entry_id)
+        await self._grown.wait()
+        return self.readable
+
+    async def read_batch(self, first: int, last: int, *, bytes_max: int) -> list[bytes]:
+        return [b"%d" % entry_id for entry_id in range(first, last + 1)]
+
+    def grow(self, entries: int) -> None:
+        self.readable += entries
+        self._grown.set()
+        self._grown = trio.Event()
+
+
+class Taker:
+    """Follows a tail, and keeps what it has taken."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.taken: list[bytes] = []
+        self.went_on_at: int | None = None
+
+    def take(self, entry_id: int, item: bytes) -> bool:
+        assert item == b"%d" % entry_id
+        self.taken.append(item)
+        return True
+
+    async def follow(self, tail: LedgerTail[bytes]) -> None:
+        self.went_on_at = await tail.follow(self.first, self.take)
+
+
+def scripted_tail(reader: Scripted) -> LedgerTail[bytes]:
+    return LedgerTail(cast(LedgerReader, reader), lambda entry_id, payload: (payload, 1))
+
+
+async def test_a_poll_that_brings_nothing_lets_all_followers_go_on() -> None:
+    reader = Scripted()
+    tail, them = scripted_tail(reader), [Taker(0) for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for each in them:
+            nursery.start_soon(each.follow, tail)
+        await wait_all_tasks_blocked()
+        reader.grow(0)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert [each.went_on_at for each in them] == [0, 0, 0]
+    assert reader.polled == [-1], "each of them looks whether the ledger is closed, and none polls again"
+
+
+async def test_a_poll_waits_for_the_first_entry_that_a_follower_needs() -> None:
+    reader = Scripted()
+    tail, sooner, later = scripted_tail(reader), Taker(0), Taker(2)
+    async with trio.open_nursery() as nursery:
+        for each in (sooner, later):
+            nursery.start_soon(each.follow, tail)
+            await wait_all_tasks_blocked()
+        for _ in range(4):
+            reader.grow(1)
+            await wait_all_tasks_blocked()
+        assert reader.polled == [-1, 0, 1, 2, 3]
+        assert (sooner.taken, later.taken) == ([b"0", b"1", b"2", b"3"], [b"2", b"3"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_takes_the_poll_over_polls_for_all() -> None:
+    reader = Scripted()
+    tail, them, scope = scripted_tail(reader), [Taker(first) for first in (0, 2, 0)], trio.CancelScope()
+
+    async def first_one() -> None:
+        with scope:
+            await them[0].follow(tail)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first_one)
+        for each in them[1:]:
+            await wait_all_tasks_blocked()
+            nursery.start_soon(each.follow, tail)
+        await wait_all_tasks_blocked()
+        scope.cancel()
+        await wait_all_tasks_blocked()
+        assert reader.polled == [-1, -1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_follower_that_needs_entries_from_before_the_poll_reads_them_by_itself() -> None:
+    reader = Scripted()
+    tail, later, sooner = scripted_tail(reader), Taker(2), Taker(0)
+    async with trio.open_nursery() as nursery:
+        for each in (later, sooner):
+            nursery.start_soon(each.follow, tail)
+            await wait_all_tasks_blocked()
+        reader.grow(3)
+        await wait_all_tasks_blocked()
+        assert (later.taken, sooner.taken, sooner.went_on_at) == ([b"2"], [], 0)
+        sooner.first = 3
+        nursery.start_soon(sooner.follow, tail)
+        await wait_all_tasks_blocked()
+        reader.grow(2)
+        await wait_all_tasks_blocked()
+        assert (later.taken, sooner.taken) == ([b"2", b"3", b"4"], [b"3", b"4"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_buffer_of_a_follower_that_takes_nothing_keeps_its_bound(cluster: Cluster) -> None:
+    log = await cluster.create_log("log", replication=Replication(3, 3, 2))
+    quick, data = Follower(), bytes(900_000)
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        async with log.read(follow=True) as slow:
+            await start(nursery, log, writer, [quick])
+            for number in range(12):
+                await writer.append(data)
+                await reached(lambda n=number: len(quick.seen) >= n + 2)
+                assert slow._buffered_bytes <= LOG_READ_AHEAD_BYTES
+            assert slow._buffered_bytes > LOG_READ_AHEAD_BYTES / 2
+            seen = [await anext(slow) for _ in range(13)]
+            assert [each.data for each in seen] == quick.seen
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_follower_that_asked_for_all_may_leave(cluster: Cluster) -> None:
