@@ -230,6 +230,8 @@ async def find_position(
     Raises:
         Truncated: The record of the position is truncated.
         InvalidArgument: The log has no such position.
+        EntryUnavailable: Also if the position lies in a ledger that is still open, after all that can be
+            read of it now. The log may have it or not.
     """
     index = metadata.index_of(position.ledger_id)
     if index is None:
@@ -293,6 +295,14 @@ async def _find_position_in_ledger(
     last = await reader.last_add_confirmed()
     if position.entry_id > last:
         if position.entry_id > last + 1 or position.slot:
+            if not reader.is_closed:
+                # It may have been acknowledged. If its writer is gone, readers see it only after recovery.
+                raise EntryUnavailable(
+                    segment.ledger_id,
+                    position.entry_id,
+                    f"the ledger is not closed, and is known to be confirmed only up to entry {last}. If log "
+                    f"{metadata.name!r} has the position, you can read from it after the next takeover",
+                )
             raise InvalidArgument(
                 f"log {metadata.name!r} has no position {position}: its ledger ends with entry {last} now"
             )

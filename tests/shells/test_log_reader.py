@@ -14,6 +14,7 @@ from fakes.ledgers import World, open_world
 from ledgerlog.errors import (
     ConnectionClosed,
     EntryCorrupt,
+    EntryUnavailable,
     InvalidArgument,
     LogNotFound,
     MetadataUnavailable,
@@ -109,6 +110,22 @@ async def test_every_position_is_a_start(world: World, log: Log) -> None:
     for bad in (Position(9, 0), Position(0, 4), Position(0, 3, 1), Position(0, 0, 3)):
         with pytest.raises(InvalidArgument):
             await offsets(log, bad)
+
+
+async def test_a_position_that_cannot_be_read_yet_is_unavailable(world: World, log: Log) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"0")
+        world.hold_all = True
+        await writer.submit(b"1")
+        await writer.submit(b"2")
+        await trio.testing.wait_all_tasks_blocked()
+        for position in (Position(0, 2), Position(0, 1, 1)):
+            with pytest.raises(EntryUnavailable, match="is not closed"):
+                await offsets(log, position)
+        world.release()
+        await writer.flush()
+    with pytest.raises(InvalidArgument, match="has no position"):
+        await offsets(log, Position(0, 9))
 
 
 async def test_every_moment_is_a_start(world: World, log: Log) -> None:
