@@ -28,6 +28,7 @@ on its clock. These rules are checked:
     ArchiveWhole    each archived file exists, and its content matches its record
     ArchiveClean    after a day, each file of the archive has a record
     ArchiveListed   the list of archives (``jobs.listing``) counts exactly the recorded files
+    ArchiveMarked   no job runs at a place that the cluster does not know, and no archive is moved from one
 """
 
 from __future__ import annotations
@@ -186,12 +187,21 @@ class Archivers:
         assert self._store is not None
         try:
             if self._random.random() < 0.5:
+                self._world.god.checks["ArchiveMarked"] += 1
                 await move_archive(client.client, f"{target}/nothing", source)
+                self._world.god.violate("ArchiveMarked", f"the archive was moved from {target}/nothing")
             elif not self._store.is_unmounted:
                 self._store.copy(source, target)
                 with self._working(accepts=True):  # On an empty disk it would begin another archive.
                     for name in await client.logs():
                         self._count(await archive_log(client.client, name, target))
+                        places = [
+                            each.url for each in await list_archives(client.client) if not each.moved_to
+                        ]
+                        if target not in places:
+                            self._world.god.violate(
+                                "ArchiveMarked", f"a job ran at {target}, not at {places}"
+                            )
         except (InvalidArgument, ArchiveUnavailable) as refusal:
             self._world.counts[f"archive: refused with {type(refusal).__name__}"] += 1
 

@@ -123,6 +123,13 @@ def test_with_an_archive_the_same_seed_is_the_same_run() -> None:
     assert run(3).trace_hash == run(3).trace_hash
 
 
+@pytest.mark.parametrize("seed", [179, 262])
+def test_a_disk_is_unmounted_only_after_the_cluster_knows_the_archive(seed: int) -> None:
+    report = run(seed)  # If nothing knows the archive yet, it begins on the wrong disk, and is lost with it.
+    if report.failure is not None:
+        raise report.failure
+
+
 def test_compaction_that_keeps_the_first_record_of_a_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Latest.feed
 
