@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ async def test_what_was_written_is_read_back_at_its_place(disk: Disk, tmp_path: 
     ]
     disk.close(file)
     disk.close(file)
+
+
+async def test_the_pages_of_a_new_buffer_are_there(disk: Disk) -> None:
+    buffer = await disk.make_buffer(16 * 1024 * 1024)
+    assert buffer == bytes(len(buffer))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for at in range(0, len(buffer), 4096):
+        buffer[at] = 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < len(buffer) / 4096 / 10
 
 
 async def test_names_come_and_go(disk: Disk, tmp_path: Path) -> None:

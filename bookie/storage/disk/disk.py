@@ -138,8 +138,8 @@ class Disk(Protocol):
     async def make_buffer(self, size: int) -> memoryview:
         """Return memory that ``write_sync`` can write from.
 
-        It has the alignment that ``write_sync`` needs, and real pages are assigned already. ``size`` is a
-        multiple of 4096.
+        It is zero. It has the alignment that ``write_sync`` needs, and real pages are assigned already.
+        ``size`` is a multiple of 4096.
         """
         ...
 

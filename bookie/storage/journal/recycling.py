@@ -90,7 +90,6 @@ class Recycler:
 
     async def _fill(self, file: File, used: int) -> None:
         zeros = await self._disk.make_buffer(min(used, _PIECE_BYTES))
-        zeros[:] = bytes(len(zeros))
         for at in range(0, used, len(zeros)):
             piece = zeros[: used - at]
             await self._disk.write_behind(file, at, piece)
