@@ -104,6 +104,8 @@ class LedgerTail(Generic[T]):
         self._at_end: dict[_AtEnd[T], None] = {}
         self._is_polled = False
         """Whether one of those at the end waits for entries, or hands them out."""
+        self._polled = 0
+        """The first of these entries."""
         self._reading = _Turn()
 
     async def follow(self, first: int, take: Callable[[int, T], bool]) -> int:
@@ -115,8 +117,9 @@ class LedgerTail(Generic[T]):
                 returns whether it has taken the entry. It must not raise.
 
         Returns:
-            The first entry that was not taken. It is ``first`` if an entry can be read already, and if
-            ``LedgerReader.wait_beyond`` returned without a new one.
+            The first entry that was not taken. It is ``first`` if an entry can be read already, if
+            ``LedgerReader.wait_beyond`` returned without a new one, and if all others at the end need only
+            later entries.
 
         Raises:
             LedgerLogError: The errors of ``LedgerReader.wait_beyond`` and of ``read``. Entries that were
@@ -125,6 +128,10 @@ class LedgerTail(Generic[T]):
         reader = self.reader
         if reader.is_closed or reader.readable >= first:
             await trio.lowlevel.checkpoint()
+            return first
+        if self._is_polled and first < self._polled:
+            # The place of another follower was found by a reader that knew more than this one.
+            await reader.wait_beyond(first - 1)
             return first
         me = _AtEnd(first, take)
         self._at_end[me] = None
@@ -146,7 +153,7 @@ class LedgerTail(Generic[T]):
         self._is_polled = True
         try:
             while me in self._at_end:
-                first = min(follower.next for follower in self._at_end)
+                self._polled = first = min(follower.next for follower in self._at_end)
                 last = await self.reader.wait_beyond(first - 1)
                 if last < first:
                     self._send_away(*self._at_end)
@@ -157,9 +164,6 @@ class LedgerTail(Generic[T]):
 
     def _hand_out(self, first: int, items: list[T]) -> None:
         for follower in [*self._at_end]:
-            if follower.next < first:  # It came meanwhile, and has missed entries.
-                self._send_away(follower)
-                continue
             for item in items[follower.next - first :]:
                 if not follower.take(follower.next, item):
                     self._send_away(follower)
