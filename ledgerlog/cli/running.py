@@ -6,7 +6,7 @@ further signals change nothing. Some commands run until interrupted (``run_until
 is their normal end. Any other command raises ``Interrupted``, which ``main`` turns into the exit code that
 shells know.
 
-If a command runs no loop itself, or several loops (``simulate``), it uses ``interruptible``.
+If a command runs no loop itself, or several loops (``simulate`` in one process), it uses ``interruptible``.
 
 Nurseries wrap exceptions in groups. ``unwrap`` chooses the one exception to report: the first that is not a
 LedgerLogError, because that is a bug; otherwise the first exception. The other exceptions are mostly

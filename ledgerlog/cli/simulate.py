@@ -8,7 +8,9 @@ every machine. ``--shrink`` runs it with fewer and fewer faults and prints the s
 in the same way; ``--only`` runs that one again.
 
 ``--jobs`` runs seeds in several processes at once (``simulate_workers``). ``--hours`` does so on all cores,
-seed after seed, until the time is over or a signal comes, and then prints the summary.
+seed after seed, until the time is over or a signal comes, and then prints the summary. After a signal the
+exit code is 128 and the signal's number, because not everything has run that you asked for. If a seed failed,
+it is 1 in any case.
 
 A batch of at least ``VACUITY_RUNS`` seeds also fails if too little happened in it: for example, if nothing
 was acknowledged, no leader was deposed, or no write was torn. Such a batch would pass even if the system were
@@ -29,7 +31,7 @@ import click
 
 from ledgerlog.cli.options import json_option, parsed
 from ledgerlog.cli.output import print_json, print_line
-from ledgerlog.cli.running import interruptible
+from ledgerlog.cli.running import Interrupted, interruptible
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.progress_bar import progress_bar
 
@@ -118,8 +120,14 @@ def simulate(
             raise click.UsageError("--only repeats one run of one seed: leave out --jobs and --hours")
         total = Total()
         began = time.monotonic()
-        _run_many(seeds, total, jobs, hours, small, fail_fast, shrinks, as_json)
-        _conclude(total, time.monotonic() - began, is_whole=True, as_json=as_json)
+        interrupted: Interrupted | None = None
+        try:
+            _run_many(seeds, total, jobs, hours, small, fail_fast, shrinks, as_json)
+        except Interrupted as signal:
+            interrupted = signal
+        _conclude(total, time.monotonic() - began, is_whole=interrupted is None, as_json=as_json)
+        if interrupted is not None:
+            raise interrupted
         return
     # Imported here, so that other commands do not wait for it.
     from ledgerlog.testing.swarm import Size
@@ -160,10 +168,14 @@ def _run_many(
     shrinks: bool,
     as_json: bool,
 ) -> None:
-    """Run the seeds in several processes, until they are done, the hours are over, or a signal comes."""
+    """Run the seeds in several processes, until they are done or the hours are over.
+
+    Raises:
+        Interrupted: A signal came first.
+    """
     import trio
 
-    from ledgerlog.cli.running import run_until_interrupted
+    from ledgerlog.cli.running import run
     from ledgerlog.cli.simulate_workers import run_in_processes
 
     options = (("--small", small), ("--fail-fast", fail_fast), ("--shrink", shrinks))
@@ -195,7 +207,7 @@ def _run_many(
             with trio.move_on_after(float("inf") if hours is None else hours * 3600):
                 await run_in_processes(batches(), jobs=jobs, options=chosen, on_seed=on_seed)
 
-        run_until_interrupted(body)
+        run(body)
 
 
 def _conclude(total: Total, wall_s: float, *, is_whole: bool, as_json: bool) -> None:

@@ -463,7 +463,7 @@ def test_a_signal_ends_hours_of_simulation_with_their_summary(number: signal.Sig
             told, said = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
-    assert (process.returncode, said) == (0, "")
+    assert (process.returncode, said) == (128 + number, f"ledgerlog: interrupted by {number.name}\n")
     assert " seeds, 0 failed; " in told
     assert len(children) == 2
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
