@@ -50,7 +50,7 @@ from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument, LedgerLogError
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
-from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.archive import ArchiveDestination, ArchivedFile
 from ledgerlog.model.layout import ARCHIVES, DESTINATIONS, ledger_path
 from ledgerlog.testing.cluster import EPOCH_MS
 from ledgerlog.testing.deterministic import Simulation
@@ -107,6 +107,7 @@ class Archivers:
         self._at_work = 0
         self._accepting = 0
         self._was_unmounted = False
+        self._moves_begun = 0
         self._keyed = KeyedLog(world, world.simulation.random("keyed"))
         self.mains = {f"archiver-{number}": self._run for number in range(1, count + 1)}
         """The processes, by name."""
@@ -170,6 +171,7 @@ class Archivers:
         if self._random.random() < 0.3:
             await self._name_the_wrong_place(client, source, target)
         loses_marker = self._random.random() < 0.3
+        self._moves_begun += 1
         for _ in range(3):
             self._store.copy(source, target, with_marker=not loses_marker)
             accepts = loses_marker and not self._store.is_unmounted
@@ -183,27 +185,43 @@ class Archivers:
 
     async def _name_the_wrong_place(self, client: Cluster, source: str, target: str) -> None:
         """Make a mistake before a move. Another process may move the archive at the same time, so the wrong
-        place may be the right one by then."""
+        place may be the right one by then. Only if it is not, the mistake must be refused."""
         assert self._store is not None
+        known, begun = self._known_places(), self._moves_begun
+
+        def is_wrong() -> bool:
+            is_unmoved = begun == self._moves_begun and known <= self._known_places()
+            return is_unmoved and source in known and target not in known
+
         try:
             if self._random.random() < 0.5:
-                self._world.god.checks["ArchiveMarked"] += 1
                 await move_archive(client.client, f"{target}/nothing", source)
                 self._world.god.violate("ArchiveMarked", f"the archive was moved from {target}/nothing")
             elif not self._store.is_unmounted:
                 self._store.copy(source, target)
                 with self._working(accepts=True):  # On an empty disk it would begin another archive.
                     for name in await client.logs():
-                        self._count(await archive_log(client.client, name, target))
-                        places = [
-                            each.url for each in await list_archives(client.client) if not each.moved_to
-                        ]
-                        if target not in places:
+                        steps = await archive_log(client.client, name, target)
+                        self._count(steps)
+                        if steps and is_wrong():
                             self._world.god.violate(
-                                "ArchiveMarked", f"a job ran at {target}, not at {places}"
+                                "ArchiveMarked", f"a job ran at {target}, and the archive is at {source}"
                             )
         except (InvalidArgument, ArchiveUnavailable) as refusal:
+            self._world.god.checks["ArchiveMarked"] += 1
             self._world.counts[f"archive: refused with {type(refusal).__name__}"] += 1
+
+    def _known_places(self) -> set[str]:
+        """Return the URLs at which there is an archive now, as the metadata have it."""
+        tree = self._world.cluster.tree
+        found = set()
+        for path in tree.paths(f"{DESTINATIONS}/"):
+            value = tree.value(path)
+            assert value is not None
+            place = ArchiveDestination.decode_untrusted(value, path)
+            if not place.moved_to:
+                found.add(place.where)
+        return found
 
     @contextmanager
     def _working(self, *, accepts: bool = False) -> Iterator[None]:

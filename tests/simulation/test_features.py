@@ -63,7 +63,7 @@ HAPPENED = {
     ROT_AT_REST: (ROT_AT_REST, INDEX_LOST, "bits rotten"),
     ARCHIVE: (
         *("archive: copied", "archive: given up", "archive: merged", "archive requests failed"),
-        *("ArchiveWhole", "ArchiveClean", "ArchiveListed", "KeyedAsSent", "KeyedEntry"),
+        *("ArchiveWhole", "ArchiveClean", "ArchiveListed", "ArchiveMarked", "KeyedAsSent", "KeyedEntry"),
     ),
     GREEDY: ("greedy: crowd", "greedy: announces", "greedy: deaf", "greedy: floods", "GivenBack"),
     DAMAGED_LINK: (DAMAGED_LINK, "bits flipped"),

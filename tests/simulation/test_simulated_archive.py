@@ -123,6 +123,11 @@ def test_with_an_archive_the_same_seed_is_the_same_run() -> None:
     assert run(3).trace_hash == run(3).trace_hash
 
 
+def test_a_job_at_a_copy_of_the_archive_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Destination, "is_at", lambda self, url: True)
+    assert violation_of_some_seed().startswith("ArchiveMarked")
+
+
 @pytest.mark.parametrize("seed", [179, 262])
 def test_a_disk_is_unmounted_only_after_the_cluster_knows_the_archive(seed: int) -> None:
     report = run(seed)  # If nothing knows the archive yet, it begins on the wrong disk, and is lost with it.
