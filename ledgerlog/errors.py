@@ -14,7 +14,8 @@ operation that happened, and ``except MetadataError`` catches both kinds. An ope
 still leave traces: a number that was skipped, an empty ledger that no log lists, a closed ledger of an older
 leader. If you call again, the call may leave such traces again.
 * **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger: the entry does not exist.
-``EntryUnavailable`` says that no bookie returned the entry, but not all of its bookies deny it.
+``EntryUnavailable`` says that the entry may exist: no bookie returned it, but not all of its bookies deny it;
+or a read should start there, and its ledger is not closed and not confirmed that far.
 ``EntryCorrupt`` says that an answer came and was damaged.
 
 Foreign exceptions (OSError, sqlite3.Error, kazoo's, plyvel's) are translated once, in the module that owns
@@ -311,7 +312,10 @@ class EntryNotFound(LedgerLogError):
 
 
 class EntryUnavailable(LedgerLogError):
-    """No bookie returned the entry, but not all of its bookies deny it. It may well exist. Retrying can help.
+    """The entry may well exist, but cannot be read now. Retrying can help.
+
+    Either no bookie returned it, but not all of its bookies deny it. Or a read of a log should start there,
+    and the ledger is not closed and not confirmed that far.
 
     Attributes:
         ledger_id: The ledger.

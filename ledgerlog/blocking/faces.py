@@ -434,9 +434,10 @@ class Log(Face[AsyncLog]):
         Raises:
             InvalidArgument: ``start`` or ``until`` is malformed: raised by the call itself. Entering:
                 the log has no such position.
-            EntryUnavailable: Entering: ``start`` is a position after all that you can read of an open
-                ledger now. Try again. If its writer is gone, you can read it only after another one has
-                taken over.
+            EntryUnavailable: Entering: ``start`` is a position in a ledger that is still open, and more
+                than one entry after the last one that you can read of it. You can try again. But if the
+                writer is gone, you can read on only after another one has taken over; so bound your
+                attempts. Or too few bookies answer.
             Truncated: Entering: the records at ``start`` are truncated; the error's ``first_offset`` is
                 the first offset that you can read.
             LogNotFound: Entering: the log no longer exists.

@@ -44,7 +44,10 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         "'ledgerlog bookie list' shows which bookies serve; start more bookies, then try again",
     ),
     (errors.EntryNotFound, "'ledgerlog ledger show ID' shows the last entry"),
-    (errors.EntryUnavailable, "bring the bookies that hold it back ('ledgerlog ledger show ID' names them)"),
+    (
+        errors.EntryUnavailable,
+        "try again; if its bookies are away ('ledgerlog ledger show ID' names them), bring them back",
+    ),
     (errors.EntryCorrupt, "'ledgerlog ledger verify ID' looks for intact copies"),
     (errors.RecoveryFailed, "bring more of its bookies back ('ledgerlog bookie list'), then try again"),
     (

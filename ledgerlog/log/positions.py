@@ -301,7 +301,8 @@ async def _find_position_in_ledger(
                     segment.ledger_id,
                     position.entry_id,
                     f"the ledger is not closed, and is known to be confirmed only up to entry {last}. If log "
-                    f"{metadata.name!r} has the position, you can read from it after the next takeover",
+                    f"{metadata.name!r} has the position, you can read from it as soon as its writer "
+                    "confirms it, or after the next takeover",
                 )
             raise InvalidArgument(
                 f"log {metadata.name!r} has no position {position}: its ledger ends with entry {last} now"
