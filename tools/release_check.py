@@ -8,7 +8,8 @@
     mutants      every known bug is put back, and tests must notice it
     hostile      what each attack costs a neighbour, against one and three bookies (it only measures)
 
-The steps run on the tree as it is. A long step is several parts, each with seeds or a decoder of its own.
+The steps run on the tree as it is. A long step is several parts, each with seeds or a decoder of its own. If
+a part uses one core, as many run at once as there are cores.
 Each part writes its output to ``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you
 to commit. A part that fails does not keep the others from running.
 
@@ -29,7 +30,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -57,8 +59,11 @@ class Step:
     parts: int = 1
     environment: Callable[[float, int], Mapping[str, str]] = lambda scale, part: {}
     """By the scale and the number of the part, the variables to set."""
+    at_once: int = 1
+    """How many parts run at once."""
 
 
+_CORES = os.cpu_count() or 1
 _DECODERS = sorted(target.name for target in import_module("tests.fuzz.corpus").all_targets())
 STEPS = (
     Step(
@@ -100,6 +105,7 @@ STEPS = (
             "CRASH_SOAK_STATES": f"{max(1, round(250_000 * scale))}",
             "CRASH_SOAK_SEED": f"{(10 + part) * 1_000_000}",
         },
+        at_once=_CORES,
     ),
     Step(
         "fuzz",
@@ -109,6 +115,7 @@ STEPS = (
             *("--seconds", f"{max(1, round(600 * scale))}"),
         ),
         parts=len(_DECODERS),
+        at_once=_CORES,
     ),
     Step("mutants", "the tests notice every known bug", lambda scale, part: ("-m", "tests.mutants")),
     Step(
@@ -227,6 +234,18 @@ def run(step: Step, part: int, commit: str, scale: float, output: Path) -> Done:
     return Done(step.name, part, commit, arguments, status, seconds, lines[-_LINES_KEPT:], variables)
 
 
+def _results(step: Step, parts: Sequence[int], commit: str, scale: float) -> Iterator[Done]:
+    """Run parts of a step, ``step.at_once`` at a time, and return each when it has ended."""
+    with ThreadPoolExecutor(step.at_once) as pool:
+        running = [pool.submit(run, step, part, commit, scale, OUTPUT) for part in parts]
+        try:
+            for future in as_completed(running):
+                yield future.result()
+        finally:
+            for future in running:  # After a signal, none of the others begins.
+                future.cancel()
+
+
 def report(checked: Checked) -> str:
     """Return the page that says what was run and what came of it."""
     commits = sorted({each.commit for step in STEPS for each in checked.of(step)})
@@ -292,13 +311,12 @@ def main(scale: float, only: str | None, resume: bool, report_path: Path) -> Non
     OUTPUT.mkdir(parents=True, exist_ok=True)
     kept = OUTPUT / "done.json"
     checked = Checked.read(kept, product, scale) if resume else Checked(product, scale)
-    for step in STEPS:
-        for part in range(step.parts):
-            if step.name not in names or checked.has_passed(step, part):
-                continue
-            click.echo(f"{step.name} {part + 1} of {step.parts}: {step.proves}")
-            done = run(step, part, commit, scale, OUTPUT)
-            click.echo(f"  {'passed' if done.status == 0 else 'FAILED'} after {done.seconds:.0f} s")
+    for step in (step for step in STEPS if step.name in names):
+        due = [part for part in range(step.parts) if not checked.has_passed(step, part)]
+        click.echo(f"{step.name}: {step.proves}: {len(due)} of {step.parts} parts to run")
+        for done in _results(step, due, commit, scale):
+            outcome = "passed" if done.status == 0 else "FAILED"
+            click.echo(f"  {step.name} {done.part + 1}: {outcome} after {done.seconds:.0f} s")
             checked.add(done)
             checked.write(kept)
             report_path.write_text(report(checked), encoding="utf-8")

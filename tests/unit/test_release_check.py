@@ -12,13 +12,14 @@ from tools import release_check
 from tools.release_check import STEPS, Step, main
 
 
-def says(name: str, code: str, parts: int = 1) -> Step:
+def says(name: str, code: str, parts: int = 1, at_once: int = 1) -> Step:
     return Step(
         name,
         f"{name} is well",
         lambda scale, part: ("-c", code),
         parts,
         environment=lambda scale, part: {"PART": str(part)},
+        at_once=at_once,
     )
 
 
@@ -80,6 +81,19 @@ def test_an_interrupted_check_goes_on_where_it_was(monkeypatch: pytest.MonkeyPat
     assert "Not every part" not in page
     assert page.count("## one, part ") == 3
     assert "`PART=1 python -c import os" in page
+
+
+def test_parts_run_at_once_if_they_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each part waits until the other one has begun."""
+    begun = (
+        "import os, pathlib, time\n"
+        f"begun = [pathlib.Path({str(tmp_path)!r}, number) for number in '01']\n"
+        "begun[int(os.environ['PART'])].touch()\n"
+        "while not all(each.exists() for each in begun): time.sleep(0.001)"
+    )
+    status, page = checked(monkeypatch, tmp_path, (says("one", begun, parts=2, at_once=2),))
+    assert status == 0
+    assert "| one | one is well | 0 min | passed |" in page
 
 
 def test_what_ran_on_another_product_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
