@@ -102,10 +102,8 @@ class LedgerTail(Generic[T]):
         self._raw: deque[bytes] = deque()
         """The payloads from ``_next`` on that were read but are not decoded yet."""
         self._at_end: dict[_AtEnd[T], None] = {}
-        self._is_polled = False
-        """Whether one of those at the end waits for entries, or hands them out."""
-        self._polled = 0
-        """The first of these entries."""
+        self._polled: int | None = None
+        """The first of the entries that one of those at the end waits for, or hands out. None: none does."""
         self._reading = _Turn()
 
     async def follow(self, first: int, take: Callable[[int, T], bool]) -> int:
@@ -129,7 +127,7 @@ class LedgerTail(Generic[T]):
         if reader.is_closed or reader.readable >= first:
             await trio.lowlevel.checkpoint()
             return first
-        if self._is_polled and first < self._polled:
+        if self._polled is not None and first < self._polled:
             # The place of another follower was found by a reader that knew more than this one.
             await reader.wait_beyond(first - 1)
             return first
@@ -137,20 +135,19 @@ class LedgerTail(Generic[T]):
         self._at_end[me] = None
         try:
             while me in self._at_end:
-                if self._is_polled:
+                if self._polled is not None:
                     me.wakes = trio.Event()
                     await me.wakes.wait()
                 else:
                     await self._poll(me)
         finally:
             self._at_end.pop(me, None)
-            if not self._is_polled and self._at_end:
+            if self._polled is None and self._at_end:
                 next(iter(self._at_end)).wakes.set()  # It does the work now.
         return me.next
 
     async def _poll(self, me: _AtEnd[T]) -> None:
         """Wait for entries and hand them out, until a poll brings nothing or ``me`` cannot take an entry."""
-        self._is_polled = True
         try:
             while me in self._at_end:
                 self._polled = first = min(follower.next for follower in self._at_end)
@@ -160,7 +157,7 @@ class LedgerTail(Generic[T]):
                 else:
                     self._hand_out(first, await self.read(first, last))
         finally:
-            self._is_polled = False
+            self._polled = None
 
     def _hand_out(self, first: int, items: list[T]) -> None:
         for follower in [*self._at_end]:

@@ -479,7 +479,7 @@ READING = (
         "edge_nobody_takes_over_from_a_follower_that_leaves",
         "tails",
         "LedgerTail.follow",
-        "not self._is_polled and self._at_end",
+        "self._polled is None and self._at_end",
         "False",
         f"{_SHELLS}shared_tails.py::test_a_follower_takes_over_from_one_that_cannot_go_on",
     ),

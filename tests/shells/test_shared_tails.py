@@ -197,13 +197,17 @@ def scripted_tail(reader: Scripted) -> LedgerTail[bytes]:
     return LedgerTail(cast(LedgerReader, reader), lambda entry_id, payload: (payload, 1))
 
 
+async def follow_in_order(nursery: trio.Nursery, tail: LedgerTail[bytes], *them: Taker) -> None:
+    for each in them:
+        nursery.start_soon(each.follow, tail)
+        await wait_all_tasks_blocked()
+
+
 async def test_a_poll_that_brings_nothing_lets_all_followers_go_on() -> None:
     reader = Scripted()
     tail, them = scripted_tail(reader), [Taker(0) for _ in range(3)]
     async with trio.open_nursery() as nursery:
-        for each in them:
-            nursery.start_soon(each.follow, tail)
-        await wait_all_tasks_blocked()
+        await follow_in_order(nursery, tail, *them)
         reader.grow(0)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -215,9 +219,7 @@ async def test_a_poll_waits_for_the_first_entry_that_a_follower_needs() -> None:
     reader = Scripted()
     tail, sooner, later = scripted_tail(reader), Taker(0), Taker(2)
     async with trio.open_nursery() as nursery:
-        for each in (sooner, later):
-            nursery.start_soon(each.follow, tail)
-            await wait_all_tasks_blocked()
+        await follow_in_order(nursery, tail, sooner, later)
         for _ in range(4):
             reader.grow(1)
             await wait_all_tasks_blocked()
@@ -236,10 +238,8 @@ async def test_who_takes_the_poll_over_polls_for_all() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(first_one)
-        for each in them[1:]:
-            await wait_all_tasks_blocked()
-            nursery.start_soon(each.follow, tail)
         await wait_all_tasks_blocked()
+        await follow_in_order(nursery, tail, *them[1:])
         scope.cancel()
         await wait_all_tasks_blocked()
         assert reader.polled == [-1, -1]
@@ -250,9 +250,7 @@ async def test_a_follower_that_needs_entries_from_before_the_poll_waits_for_them
     reader = Scripted()
     tail, later, sooner = scripted_tail(reader), Taker(2), Taker(0)
     async with trio.open_nursery() as nursery:
-        for each in (later, sooner):
-            nursery.start_soon(each.follow, tail)
-            await wait_all_tasks_blocked()
+        await follow_in_order(nursery, tail, later, sooner)
         assert reader.polled == [1, -1]
         reader.grow(1)
         await wait_all_tasks_blocked()
