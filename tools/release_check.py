@@ -9,9 +9,9 @@
     hostile      what each attack costs a neighbour, against one and three bookies (it only measures)
 
 The steps run on the tree as it is. A long step is several parts, each with seeds or a decoder of its own. If
-a part uses one core, as many run at once as there are cores.
-Each part writes its output to ``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you
-to commit. A part that fails does not keep the others from running.
+a part uses one core, as many run at once as there are cores. Each part writes its output to
+``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you to commit. A part that fails
+does not keep the others from running.
 
 You need not run everything at once. If you interrupt the command, ``--resume`` goes on: it does not run again
 what has passed. What ran on another commit counts only if ``bookie/`` and ``ledgerlog/`` were the same, and

@@ -31,7 +31,7 @@ import click
 
 from ledgerlog.cli.options import json_option, parsed
 from ledgerlog.cli.output import print_json, print_line
-from ledgerlog.cli.running import Interrupted, interruptible
+from ledgerlog.cli.running import Interrupted, interruptible, run
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.progress_bar import progress_bar
 
@@ -175,7 +175,6 @@ def _run_many(
     """
     import trio
 
-    from ledgerlog.cli.running import run
     from ledgerlog.cli.simulate_workers import run_in_processes
 
     options = (("--small", small), ("--fail-fast", fail_fast), ("--shrink", shrinks))
