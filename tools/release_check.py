@@ -1,8 +1,9 @@
 """``python -m tools.release_check``: what a release needs and no change can wait for, one after the other.
 
-    simulation   seeds of the whole system, for twelve hours; its summary says how much time was simulated
-    nemesis      real processes for an hour, with what machines do to them
-    people       real processes for an hour, with what operators do to them
+    simulation   seeds of the whole system, for an hour on all cores
+    long life    clusters that live for hours: together 24 simulated days and more
+    nemesis      real processes for half an hour, with what machines do to them
+    people       real processes for half an hour, with what operators do to them
     crashes      a bookie starts from three million states that crashes of its machine can leave
     fuzz         ten minutes for each decoder
     mutants      every known bug is put back, and tests must notice it
@@ -13,10 +14,10 @@ a part uses one core, as many run at once as there are cores. Each part writes i
 ``build/release-check/``. The report goes to ``docs/RELEASE_CHECK.md``, for you to commit. A part that fails
 does not keep the others from running.
 
-You need not run everything at once. If you interrupt the command, ``--resume`` goes on: it does not run again
-what has passed. What ran on another commit counts only if ``bookie/`` and ``ledgerlog/`` were the same, and
-if the part's command was. If a part failed and then passed, the page says so. Without ``--resume`` everything
-begins again.
+You need not run everything at once, or on one machine. What has ended is kept in ``docs/RELEASE_CHECK.json``,
+beside the report: commit both. ``--resume`` goes on and does not run again what has passed. What ran on
+another commit counts only if ``bookie/`` and ``ledgerlog/`` were the same, and if the part's command was. If
+a part failed and then passed, the page says so. Without ``--resume`` everything begins again.
 
 ``--scale 0.01`` shortens every step that has a duration, so that you can try the command; the report then
 says so.
@@ -71,9 +72,19 @@ STEPS = (
         "the whole system keeps its promises under seeded faults",
         lambda scale, part: (
             *("-m", "ledgerlog", "simulate"),
-            *("--hours", f"{scale:g}", "--seeds", f"{(10 + part) * 1_000_000}"),
+            *("--hours", f"{scale / 2:g}", "--seeds", f"{(10 + part) * 1_000_000}"),
         ),
-        parts=12,
+        parts=2,
+    ),
+    Step(
+        "long life",
+        "the whole system keeps its promises for days",
+        lambda scale, part: (
+            *("-m", "ledgerlog", "simulate", "--long", "--seeds"),
+            f"{(10 + part) * 1_000_000}:{(10 + part) * 1_000_000 + max(1, round(8 * scale))}",
+        ),
+        parts=8,
+        at_once=_CORES,
     ),
     Step(
         "nemesis",
@@ -82,7 +93,6 @@ STEPS = (
             *("-m", "tests.nemesis"),
             *("--minutes", f"{30 * scale:g}", "--seed", f"{10 + part}"),
         ),
-        parts=2,
     ),
     Step(
         "people",
@@ -91,7 +101,6 @@ STEPS = (
             *("-m", "tests.nemesis", "--people"),
             *("--minutes", f"{30 * scale:g}", "--seed", f"{10 + part}"),
         ),
-        parts=2,
     ),
     Step(
         "crashes",
@@ -218,7 +227,8 @@ def run(step: Step, part: int, commit: str, scale: float, output: Path) -> Done:
     Cancelling: a signal ends the step's process, too, if it comes from a terminal.
     """
     arguments, variables = tuple(step.command(scale, part)), step.environment(scale, part)
-    path = output / (f"{step.name}.log" if step.parts == 1 else f"{step.name}-{part + 1}.log")
+    name = step.name.replace(" ", "-")
+    path = output / (f"{name}.log" if step.parts == 1 else f"{name}-{part + 1}.log")
     began = time.monotonic()
     with path.open("wb") as file:
         status = subprocess.run(
@@ -306,10 +316,10 @@ def main(scale: float, only: str | None, resume: bool, report_path: Path) -> Non
         raise click.UsageError(f"there is no step {', '.join(unknown)}")
     commit, product = f"`{git('rev-parse', 'HEAD').strip()}`", git("rev-parse", *_PRODUCT).strip()
     changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
-    if any(path != str(REPORT.relative_to(ROOT)) for path in changed):
+    if {*changed} - {str(path.relative_to(ROOT)) for path in (REPORT, REPORT.with_suffix(".json"))}:
         commit += _UNCOMMITTED
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    kept = OUTPUT / "done.json"
+    kept = report_path.with_suffix(".json")
     checked = Checked.read(kept, product, scale) if resume else Checked(product, scale)
     for step in (step for step in STEPS if step.name in names):
         due = [part for part in range(step.parts) if not checked.has_passed(step, part)]

@@ -7,6 +7,8 @@ faults that happened and the last events. With ``--seeds N`` the seed fails agai
 every machine. ``--shrink`` runs it with fewer and fewer faults and prints the smallest run that still fails
 in the same way; ``--only`` runs that one again.
 
+``--small`` and ``--long`` select how long a run is (``ledgerlog.testing.swarm``).
+
 ``--jobs`` runs seeds in several processes at once (``simulate_workers``). ``--hours`` does so on all cores,
 seed after seed, until the time is over or a signal comes, and then prints the summary. After a signal the
 exit code is 128 and the signal's number, because not everything has run that you asked for. If a seed failed,
@@ -44,8 +46,9 @@ __all__ = ["parse_seeds", "simulate"]
 VACUITY_RUNS = 50
 """In a smaller batch, some events may be missing by chance."""
 
-BATCH_SEEDS_SMALL, BATCH_SEEDS_FULL = 40, 10
-"""How many seeds each of several processes runs: enough to make the cost of its start small."""
+BATCH_SEEDS = {"small": 40, "full": 10, "long": 1}
+"""By the size of runs, how many seeds each of several processes runs: enough to make the cost of its start
+small."""
 
 TRACE_LINES = 30
 
@@ -77,6 +80,12 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     help="The seeds A:B, from A up to but not including B, or one seed. With --hours: the first seed.",
 )
 @click.option("--small", is_flag=True, help="Short runs: a few seconds and a few dozen records each.")
+@click.option(
+    "--long",
+    "is_long",
+    is_flag=True,
+    help="Long runs: 4 to 24 hours each, in which faults last for minutes and come minutes to hours apart.",
+)
 @click.option("--fail-fast", is_flag=True, help="Stop at the first seed that fails.")
 @click.option(
     "--shrink", "shrinks", is_flag=True, help="If a seed fails, find a smaller set of faults that also fails."
@@ -103,6 +112,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 def simulate(
     seeds: range | None,
     small: bool,
+    is_long: bool,
     fail_fast: bool,
     shrinks: bool,
     only: tuple[int, ...] | None,
@@ -111,6 +121,9 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run the whole system under seeded faults, and check that it keeps its promises."""
+    if small and is_long:
+        raise click.UsageError("a run is either --small or --long")
+    size_name = "small" if small else "long" if is_long else "full"
     if seeds is None:
         if hours is None:
             raise click.UsageError("give --seeds or --hours")
@@ -122,7 +135,7 @@ def simulate(
         began = time.monotonic()
         interrupted: Interrupted | None = None
         try:
-            _run_many(seeds, total, jobs, hours, small, fail_fast, shrinks, as_json)
+            _run_many(seeds, total, jobs, hours, size_name, fail_fast, shrinks, as_json)
         except Interrupted as signal:
             interrupted = signal
         _conclude(total, time.monotonic() - began, is_whole=interrupted is None, as_json=as_json)
@@ -135,7 +148,7 @@ def simulate(
 
     if only is not None and len(seeds) != 1:
         raise click.UsageError("--only selects faults of one seed")
-    size = Size.SMALL if small else Size.FULL
+    size = Size(size_name)
     total = Total()
     began = time.monotonic()
     with interruptible() as check, progress_bar("simulating", len(seeds)) as bar:
@@ -149,7 +162,7 @@ def simulate(
             elif not report.is_ok or not bar.is_shown:
                 print_line(text_of(line))
             if not report.is_ok:
-                _explain(report, small=small, only=only)
+                _explain(report, only)
                 if shrinks:
                     _shrink(report, size, check)
             bar.move_to(total.seeds)
@@ -163,7 +176,7 @@ def _run_many(
     total: Total,
     jobs: int | None,
     hours: float | None,
-    small: bool,
+    size_name: str,
     fail_fast: bool,
     shrinks: bool,
     as_json: bool,
@@ -177,11 +190,11 @@ def _run_many(
 
     from ledgerlog.cli.simulate_workers import run_in_processes
 
-    options = (("--small", small), ("--fail-fast", fail_fast), ("--shrink", shrinks))
-    chosen = [name for name, is_given in options if is_given]
+    options = (("--fail-fast", fail_fast), ("--shrink", shrinks))
+    chosen = [*_size_options(size_name), *(name for name, is_given in options if is_given)]
     jobs = jobs or len(os.sched_getaffinity(0))
     is_endless = hours is not None and len(seeds) == 1
-    batch_seeds = BATCH_SEEDS_SMALL if small else BATCH_SEEDS_FULL
+    batch_seeds = BATCH_SEEDS[size_name]
     if not is_endless:
         batch_seeds = min(batch_seeds, -(-len(seeds) // jobs))
 
@@ -255,20 +268,24 @@ def text_of(line: dict[str, Any]) -> str:
     )
 
 
-def _command_of(report: Report, *, small: bool, only: tuple[int, ...] | None) -> str:
-    command = f"ledgerlog simulate --seeds {report.seed}"
-    if small:
-        command += " --small"
+def _size_options(size_name: str) -> list[str]:
+    """Return the options that select a size."""
+    return [] if size_name == "full" else [f"--{size_name}"]
+
+
+def _command_of(report: Report, only: tuple[int, ...] | None) -> str:
+    size_options = _size_options(report.swarm.size.value)
+    command = " ".join(("ledgerlog simulate --seeds", str(report.seed), *size_options))
     if only is not None:
         command += f" --only {','.join(map(str, only)) or repr('')}"
     return command
 
 
-def _explain(report: Report, *, small: bool, only: tuple[int, ...] | None) -> None:
+def _explain(report: Report, only: tuple[int, ...] | None) -> None:
     """Print on standard error what failed."""
     failure = report.failure
     assert failure is not None
-    lines = [f"seed {report.seed} failed; run it again with: {_command_of(report, small=small, only=only)}"]
+    lines = [f"seed {report.seed} failed; run it again with: {_command_of(report, only)}"]
     lines += [f"  {report.swarm}"]
     lines += [line.rstrip() for line in traceback.format_exception_only(failure)[:1]]
     if not isinstance(failure, AssertionError):
@@ -282,7 +299,6 @@ def _shrink(report: Report, size: Size, check: Callable[[], None]) -> None:
     """Print on standard error the faults that the failure needs. Raise the errors of ``check`` after a
     run."""
     from ledgerlog.testing.shrink import shrink
-    from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
 
     def run(numbers: tuple[int, ...]) -> Report:
@@ -297,7 +313,7 @@ def _shrink(report: Report, size: Size, check: Callable[[], None]) -> None:
     shrunk = shrink(report, size=size, on_attempt=tell, run=run)
     how = "each of them is needed" if shrunk.is_minimal else "more might be left out"
     click.echo(f"it takes {len(shrunk.numbers)} faults; {how}", err=True)
-    _explain(shrunk.result, small=size is Size.SMALL, only=shrunk.numbers)
+    _explain(shrunk.result, shrunk.numbers)
 
 
 class Total:

@@ -34,7 +34,7 @@ from ledgerlog.testing.archivers import ARCHIVE_FAULTS
 from ledgerlog.testing.injector import DAMAGED_LINK, INDEX_LOST, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.people import People
 from ledgerlog.testing.plan import Fault, draw_faults
-from ledgerlog.testing.swarm import Swarm
+from ledgerlog.testing.swarm import Size, Swarm
 
 __all__ = ["ARCHIVE", "FIRST_NUMBER", "GREEDY", "KEYS", "NAMES", "REPAIR", "REPLICAS", "UPKEEP", "Features"]
 
@@ -77,6 +77,13 @@ again, so bookies replace what they have stored."""
 RARE_SCRUB_S = 20.0
 """How often bookies scrub if others are to find the damage first, in seconds. It is below ``CONVERGE_S``."""
 
+UPKEEP_S_MAX = 600.0
+"""In long runs, upkeep comes at least this often, in seconds. Scrubs come more often if bits rot."""
+
+BEATING_SHARE_LONG = 0.1
+"""The share of long runs that have replicas, and the share that have campaigns. Heartbeats come ten times a
+second, so such a run takes several times as long as another."""
+
 ALONE_SHARE = 0.7
 """The share of runs with a workload of these features that have no other workload."""
 
@@ -115,15 +122,25 @@ class Features:
     """Records have keys and headers (``World.random_keys``)."""
 
     @classmethod
-    def draw(cls, random: Random, of_keys: Random, *, wanted: Collection[str] | None = None) -> Features:
+    def draw(
+        cls,
+        random: Random,
+        of_keys: Random,
+        *,
+        size: Size = Size.FULL,
+        wanted: Collection[str] | None = None,
+    ) -> Features:
         """Draw the features.
 
         Args:
             random: The generator to draw from.
             of_keys: The generator that says whether records have keys.
+            size: How long the run is.
             wanted: The names of the features to have (``NAMES``). None: these are drawn, too.
         """
         shares = dict.fromkeys(_DRAWN_TOGETHER, SHARE) | {ROT_AT_REST: ROT_SHARE}
+        if size is Size.LONG:
+            shares |= dict.fromkeys((REPLICAS, CAMPAIGNS), BEATING_SHARE_LONG)
         drawn = [name for name in _DRAWN_TOGETHER if random.random() < shares[name]]
         drawn += [KEYS] if of_keys.random() < SHARE else []
         names = drawn if wanted is None else wanted
@@ -230,9 +247,20 @@ class Features:
             faults += (Fault(FIRST_NUMBER + len(faults), random.uniform(0.0, trouble_s), LOST_FOR_GOOD),)
         return faults
 
-    def storage(self, config: StorageConfig) -> StorageConfig:
-        """Return the storage of the run's bookies, from their storage without the features."""
-        return attrs.evolve(config, **self.upkeep)
+    def storage(self, config: StorageConfig, stretch: float) -> StorageConfig:
+        """Return the storage of the run's bookies, from their storage without the features.
+
+        Args:
+            config: The storage without the features.
+            stretch: How many times rarer the upkeep is than in a full run (``Swarm.stretch``).
+        """
+        upkeep = {
+            name: min(value * stretch, UPKEEP_S_MAX) if name.endswith("_interval_s") else value
+            for name, value in self.upkeep.items()
+        }
+        if self.rot:
+            upkeep["scrub_interval_s"] = min(upkeep["scrub_interval_s"], RARE_SCRUB_S)
+        return attrs.evolve(config, **upkeep)
 
 
 def _draw_repair(random: Random) -> RepairSettings:

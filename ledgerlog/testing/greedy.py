@@ -50,7 +50,7 @@ class GreedyPeers:
         self.names = [f"greedy-{number}" for number in range(1, count + 1)]
         self._world = world
         self._cluster = world.cluster
-        self._gap_s = min(0.5, world.swarm.trouble_s / 10)
+        self._gap_s = min(0.5, world.swarm.trouble_s / 10) * world.swarm.stretch
 
     def start(self) -> None:
         """Start the processes."""

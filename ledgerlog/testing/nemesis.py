@@ -40,7 +40,8 @@ from ledgerlog.testing.world import World
 __all__ = ["Nemesis", "draw_plan"]
 
 REST_S = 0.02
-"""If bits are to rot in entries that are at rest, and there are none yet: how soon to look again."""
+"""If bits are to rot in entries that are at rest, and there are none yet: how soon to look again in a full
+run, in seconds."""
 
 
 def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
@@ -89,7 +90,7 @@ class Nemesis:
         """Restart processes that are down, each after a random time."""
         cluster, random = self._cluster, self._world.simulation.random("bring back")
         while True:
-            await trio.sleep(random.expovariate(1 / min(2.0, self._world.swarm.trouble_s / 8)))
+            await trio.sleep(random.expovariate(1 / self._world.swarm.down_s))
             names = (*cluster.bookies, *self._clients)
             down = [name for name in names if not cluster.is_running(name) and not self._world.in_hands[name]]
             if down:
@@ -131,7 +132,7 @@ class Nemesis:
         if kind in LOSING and swarm.unsynced and random.random() < 0.5:
             bookie = random.choice(cluster.bookies[: swarm.unsynced])
         anybody = random.choice((bookie, bookie, client))
-        lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
+        lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * swarm.fault_s
         if anybody == bookie and not may_fall:
             anybody = client
         if kind in ARCHIVE_FAULTS:
@@ -192,7 +193,7 @@ class Nemesis:
         count = random.choice((1, 3, 10))
         if at_rest and random.random() < 0.7:
             while not disk.rot_entries():  # Nothing is at rest yet.
-                await world.rest(REST_S)
+                await world.rest(REST_S * world.swarm.stretch)
             flipped = 1 + sum(disk.rot_entries() for _ in range(count - 1))
         else:
             flipped = sum(disk.rot() for _ in range(count))

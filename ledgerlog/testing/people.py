@@ -157,7 +157,7 @@ class Mishaps:
         """Carry out one fault."""
         world, cluster = self._world, self._cluster
         random = world.simulation.random(f"fault {fault.number}")
-        lasting_s = random.choice((0.05, 0.12, 0.3)) * min(world.swarm.trouble_s, 40.0)
+        lasting_s = random.choice((0.05, 0.12, 0.3)) * world.swarm.fault_s
         bookie, client = random.choice(cluster.bookies), random.choice(self._clients)
         anybody = random.choice((bookie, client))
         match fault.kind:

@@ -46,12 +46,13 @@ class Repairers:
 
     Args:
         count: How many processes there are. May be 0.
-        settings: The settings of repair that each process stores at its start.
+        settings: The settings of repair that each process stores at its start, for a full run. In a long run
+            their times are longer.
     """
 
     def __init__(self, world: World, count: int, settings: RepairSettings) -> None:
         self._world = world
-        self._settings = settings
+        self._settings = _slowed(settings, world.swarm.stretch)
         self.mains: dict[str, Callable[[Cluster], Awaitable[None]]] = {
             f"repair-{number}": self._run for number in range(1, count + 1)
         }
@@ -68,7 +69,7 @@ class Repairers:
 
     async def _operate(self, client: Cluster) -> None:
         random = self._world.simulation.random(OPERATOR)
-        gap_s = min(3.0, self._world.swarm.trouble_s / 4)
+        gap_s = min(3.0 * self._world.swarm.stretch, self._world.swarm.trouble_s / 4)
         queue = RepairQueue(client.client)
         while True:
             await trio.sleep(random.expovariate(1 / gap_s))
@@ -83,7 +84,8 @@ class Repairers:
                     await trio.sleep(random.choice((0.5, 3.0)) * gap_s)
                     await queue.keep(bookie)
                 else:
-                    await wait_until_free(client.client, bookie, within_s=gap_s, say=lambda why: None)
+                    within_s = min(gap_s, self._world.swarm.fault_s)
+                    await wait_until_free(client.client, bookie, within_s=within_s, say=lambda why: None)
             except LedgerLogError as error:
                 self._world.event("not operated", type(error).__name__)
 
@@ -125,6 +127,17 @@ class Repairers:
             self._world.god.checks["WriteQuorum"] += found.ledgers
 
         await retry(self._world, "every ledger to be at its write quorum (WriteQuorum)", be_whole)
+
+
+def _slowed(settings: RepairSettings, stretch: float) -> RepairSettings:
+    """Return the settings of a run whose pauses are ``stretch`` times longer."""
+    return attrs.evolve(
+        settings,
+        lost_after_ms=round(settings.lost_after_ms * stretch),
+        grace_ms=round(settings.grace_ms * stretch),
+        bookie_check_ms=round(settings.bookie_check_ms * stretch),
+        entry_check_ms=round(settings.entry_check_ms * stretch),
+    )
 
 
 def _with_values(wanted: RepairSettings, now: RepairSettings) -> RepairSettings:

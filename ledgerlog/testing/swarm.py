@@ -6,7 +6,9 @@ their rate, and how many bookies may be down at once.
 
 **Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` runs have 0.3 to 24
 seconds and up to 30 records. A small run is about a tenth of the work. Most bugs need only a handful of
-requests that meet at the wrong moment.
+requests that meet at the wrong moment. ``long`` runs have 4 to 24 hours of trouble, with as many records and
+faults as a full run. Most of the time nothing happens in them but what happens by itself, such as pings and
+passes over all ledgers, and each fault lasts for minutes.
 
 **The budget for damage.** Every acknowledged entry must keep an intact copy, and the sound bookies must be
 able to form ensembles. So bits rot on at most ``ack quorum - 1`` bookies, and on no more bookies than an
@@ -92,6 +94,18 @@ class Size(enum.Enum):
 
     SMALL = "small"
     FULL = "full"
+    LONG = "long"
+
+
+TROUBLE_S = {
+    Size.SMALL: (0.3, 0.6, 1.5, 3.0, 24.0),
+    Size.FULL: (10.0, 20.0, 40.0),
+    Size.LONG: (4 * 3600.0, 12 * 3600.0, 24 * 3600.0),
+}
+"""How long the trouble lasts, in seconds. One value is drawn for each run."""
+
+FAULT_S_MAX = {Size.SMALL: 40.0, Size.FULL: 40.0, Size.LONG: 800.0}
+"""See ``Swarm.fault_s``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -131,6 +145,21 @@ class Swarm:
     unsynced: int = 0
     """How many bookies acknowledge entries before they sync them: at most ``ack quorum - 1``."""
 
+    @property
+    def stretch(self) -> float:
+        """How many times longer than in a full run the pauses between two actions are."""
+        return _stretch(self.trouble_s)
+
+    @property
+    def fault_s(self) -> float:
+        """Faults last up to a third of this, in seconds."""
+        return min(self.trouble_s, FAULT_S_MAX[self.size])
+
+    @property
+    def down_s(self) -> float:
+        """After about this time a process that is down is started again, in seconds."""
+        return min(FAULT_S_MAX[self.size] / 20, self.trouble_s / 8)
+
     @classmethod
     def draw(cls, random: Random, size: Size = Size.FULL) -> Swarm:
         """Draw the parameters of a run."""
@@ -142,7 +171,7 @@ class Swarm:
         rotten_max = min(replication.ack_quorum - 1, bookies - replication.ensemble)
         if not rotten_max and "bit rot" in faults:
             faults.remove("bit rot")
-        trouble_s = random.choice((0.3, 0.6, 1.5, 3.0, 24.0) if is_small else (10.0, 20.0, 40.0))
+        trouble_s = random.choice(TROUBLE_S[size])
         clients = random.choice((1, 2) if is_small else (1, 2, 2, 3))
         tasks = random.choice((1, 2, 6) if is_small else (1, 2, 4, 8))
         records_max = 30 if is_small else 600
@@ -161,12 +190,12 @@ class Swarm:
                         RollPolicy(max_records=5),
                         RollPolicy(max_records=20),
                         RollPolicy(max_bytes=2000),
-                        RollPolicy(max_age_s=0.5 if is_small else 3.0),
+                        RollPolicy(max_age_s=0.5 if is_small else max(3.0, trouble_s / 13)),
                     )
                 ),
                 trouble_s=trouble_s,
                 pace_s=trouble_s / (3 if is_small else 8),
-                think_s=min(0.3, 2 * trouble_s * clients * tasks / records_max),
+                think_s=min(0.3 * _stretch(trouble_s), 2 * trouble_s * clients * tasks / records_max),
                 faults=tuple(sorted(faults)),
                 gap_s=trouble_s / random.choice((4, 10) if is_small else (10, 20, 40)),
                 down_max=random.choice((1, 1, 2, bookies)),
@@ -208,3 +237,7 @@ class Swarm:
         if random.random() >= CLOCK_JUMP_SHARE:
             return self
         return attrs.evolve(self, faults=tuple(sorted({*self.faults, CLOCK_JUMP})))
+
+
+def _stretch(trouble_s: float) -> float:
+    return max(1.0, trouble_s / TROUBLE_S[Size.FULL][-1])

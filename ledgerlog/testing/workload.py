@@ -40,7 +40,7 @@ from ledgerlog.testing.cluster import SMALL_STORAGE
 from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.drills import LedgerDrills
-from ledgerlog.testing.features import Features
+from ledgerlog.testing.features import RARE_SCRUB_S, Features
 from ledgerlog.testing.greedy import GreedyPeers
 from ledgerlog.testing.hostile import HostilePeers, Hostility
 from ledgerlog.testing.injector import EXCHANGE
@@ -81,8 +81,10 @@ WORKLOADS: dict[str, Callable[[World], Workload]] = {
 RESIDENTS: dict[str, Callable[[Cluster], Awaitable[None]]] = {}
 """Client processes, by name, that run in every cluster."""
 
-RUN_CPU_S = 60.0
-SIMULATED_S_MAX = 3600.0
+RUN_CPU_S = {Size.SMALL: 60.0, Size.FULL: 60.0, Size.LONG: 1800.0}
+"""A run that takes more CPU time fails."""
+
+SIMULATED_S_MAX = {Size.SMALL: 3600.0, Size.FULL: 3600.0, Size.LONG: 48 * 3600.0}
 
 
 @attrs.frozen(kw_only=True)
@@ -134,7 +136,10 @@ class _Run:
         of_features = simulation.random("features")
         self.of_keys = simulation.random("keys")
         self.features = Features.draw(
-            of_features, self.of_keys, wanted=() if self.people.restores else features
+            of_features,
+            self.of_keys,
+            size=size,
+            wanted=() if self.people.restores else features,
         )
         self.features, self.swarm = self.features.fit(self.swarm, self.people)
         plan = sorted(
@@ -188,7 +193,7 @@ class _Run:
             simulated_cluster(
                 bookies=swarm.bookies,
                 replication=swarm.replication,
-                storage=self.features.storage(_storage(swarm, self.people)),
+                storage=self.features.storage(_storage(swarm, self.people), swarm.stretch),
                 quality=LinkQuality(tail_share=swarm.tail_share),
                 on_durable=self.god.on_durable,
                 on_metadata=self.god.on_metadata,
@@ -295,19 +300,19 @@ class _Run:
 
 
 def _storage(swarm: Swarm, people: People) -> StorageConfig:
-    config = SMALL_STORAGE
+    config, often_s = SMALL_STORAGE, min(COLLECT_S * swarm.stretch, RARE_SCRUB_S)
     if swarm.size is Size.SMALL:
         # Entries are small in such runs, and a small journal costs less to create than a large one.
         config = attrs.evolve(config, segment_bytes=128 * KIB, frame_bytes_max=64 * KIB)
     if EXCHANGE in swarm.faults or people.kinds:
-        config = attrs.evolve(config, collect_interval_s=COLLECT_S)
+        config = attrs.evolve(config, collect_interval_s=often_s)
     if FILLED in people.kinds:
         config = attrs.evolve(
             config,
             disk_reserve_bytes=2 * config.segment_bytes,
             ballast_bytes=config.segment_bytes // 2,
-            disk_watch_interval_s=COLLECT_S,
-            disk_full_retry_s=COLLECT_S,
+            disk_watch_interval_s=often_s,
+            disk_full_retry_s=often_s,
         )
     return attrs.evolve(config, segment_records_max=swarm.segment_records)
 
@@ -344,7 +349,7 @@ def run_seed(
     failure: BaseException | None = None
     try:
         with run.open_directory():
-            simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=SIMULATED_S_MAX)
+            simulation.run(run.main, cpu_s_max=RUN_CPU_S[size], simulated_s_max=SIMULATED_S_MAX[size])
     except BaseException as error:
         failure = run.god.violation or the_one(error)
         if isinstance(failure, KeyboardInterrupt | SystemExit):

@@ -28,21 +28,25 @@ from ledgerlog.machine.snapshots import SnapshotStore
 from ledgerlog.model.command import CommandOutcome
 from ledgerlog.model.record import PackedColumn
 from ledgerlog.testing import features
+from ledgerlog.testing.cluster import SMALL_STORAGE
 from ledgerlog.testing.features import (
     ARCHIVE,
     CAMPAIGNS,
     GREEDY,
     KEYS,
     NAMES,
+    RARE_SCRUB_S,
     REPAIR,
     REPLICAS,
     UPKEEP,
+    UPKEEP_S_MAX,
     Features,
 )
 from ledgerlog.testing.injector import DAMAGED_LINK, INDEX_LOST, LOST_FOR_GOOD, ROT_AT_REST
 from ledgerlog.testing.replicated import CounterMachine
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import Report, run_seed
+from ledgerlog.testing.world import CONVERGE_S
 from ledgerlog.wire import records
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.records import EntryHeader
@@ -149,6 +153,14 @@ def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
     assert counts.keys() == set(NAMES)
     assert all(50 < count < 200 for count in counts.values())
     assert any(not each.names for each in drawn)
+
+
+def test_in_a_long_run_upkeep_is_rare_but_finds_rot_within_the_time_to_converge() -> None:
+    rots = attrs.evolve(Features.draw(Random(0), Random(0), wanted=(ROT_AT_REST,)), rot=True)
+    storage = rots.storage(SMALL_STORAGE, 2000.0)
+    assert storage.scrub_interval_s <= RARE_SCRUB_S < CONVERGE_S
+    assert storage.compact_interval_s == min(2000.0 * rots.upkeep["compact_interval_s"], UPKEEP_S_MAX)
+    assert rots.storage(SMALL_STORAGE, 1.0) == attrs.evolve(SMALL_STORAGE, **rots.upkeep)
 
 
 def test_what_is_wanted_is_all_that_a_run_has() -> None:

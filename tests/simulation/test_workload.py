@@ -344,6 +344,18 @@ def test_the_judge_knows_deposed_leaders_unknown_outcomes_and_prefixes() -> None
         history.on_acks(history.on_send([b"late"]), [ack(record(5, b"late"))])
 
 
+# --- long runs ------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_lives_for_hours() -> None:
+    report = run_seed(34, size=Size.LONG)
+    assert report.failure is None
+    assert report.simulated_s > report.swarm.trouble_s == 4 * 3600
+    assert report.counts["ledgers repaired"] > 0
+    assert sum(report.faults.values()) > 10
+    assert report.counts["acked"] > 100
+
+
 # --- the command ------------------------------------------------------------------------------------
 
 
@@ -427,6 +439,14 @@ def test_a_process_that_ends_before_its_seeds_are_run_is_named(
     done = CliRunner().invoke(cli, ["simulate", "--seeds", "0:30", "--jobs", "3"])
     assert done.exit_code == 1
     assert re.search(r"the seeds \d+:\d+ ended after 0 of them, with -9", done.stderr)
+
+
+def test_a_size_is_handed_on_to_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size, seeds in (("--small", "40:80"), ("--long", "41:42")):
+        pretend(f'echo "$@" >> {tmp_path}/told; kill -9 $$', tmp_path / "python", monkeypatch)
+        CliRunner().invoke(cli, ["simulate", "--seeds", "40:10000", "--jobs", "2", size])
+        assert f"simulate --json {size} --seeds {seeds}" in (tmp_path / "told").read_text()
+    assert CliRunner().invoke(cli, ["simulate", "--seeds", "1", "--small", "--long"]).exit_code == 2
 
 
 def test_one_seed_can_be_run_with_a_part_of_its_faults() -> None:
