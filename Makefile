@@ -14,7 +14,7 @@
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
 #   make crash-soak         a bookie started from three million states that crashes can leave; some hours
 #   make release-check      half a day: the simulator, real processes, crash states, fuzzing, mutants, attacks;
-#                           writes docs/RELEASE_CHECK.md; ARGS=--resume goes on after an interruption
+#                           writes docs/RELEASE_CHECK.md and .json; ARGS=--resume goes on after an interruption
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #

@@ -80,6 +80,7 @@ REQUEST_S = 0.003
 """How long the work of a thread takes on average, in simulated seconds."""
 
 _KEEP_COPIES_S = (0.0, 0.5, 5.0)
+"""For how long a job keeps the copies on bookies in a full run, in seconds."""
 """How long bookies keep their copies of an archived ledger, in seconds."""
 
 _DAMAGE_WITHIN_S = 2.0
@@ -148,7 +149,7 @@ class Archivers:
         )
         with self._working(accepts=accepts):
             if what == "archive":
-                keep_copies_s = random.choice(_KEEP_COPIES_S)
+                keep_copies_s = random.choice(_KEEP_COPIES_S) * self._world.swarm.stretch
                 steps = await archive_log(
                     client.client, name, place, keep_copies_s=keep_copies_s, accept_destination=accepts
                 )
@@ -159,7 +160,7 @@ class Archivers:
         self._count(steps)
 
     async def _compact(self, client: Cluster, name: str, place: str) -> list[ArchiveStep]:
-        after_s = self._random.choice((None, 0.0, 0.5))
+        after_s = self._random.choice((None, 0.0, 0.5 * self._world.swarm.stretch))
         return await compact_log(
             client.client, name, place, rule=self._keyed.rule, tombstones_after_s=after_s
         )
@@ -271,7 +272,7 @@ class Archivers:
                         what = store.damage(random.choice(paths))
                         self._world.event("archived file damaged", what)
                         break
-                    await trio.sleep(_DAMAGE_WITHIN_S / 100)
+                    await trio.sleep(_DAMAGE_WITHIN_S * self._world.swarm.stretch / 100)
                 else:
                     return
             case _:

@@ -7,7 +7,7 @@
                     swarm has no leaders, they replace its workloads
     rot at rest     bits rot in the files of at most ack quorum - 1 bookies, while upkeep looks for them, and
                     the indexes of these bookies are lost
-    upkeep          bookies compact, scrub and collect within seconds, in small files, with small caches
+    upkeep          bookies compact, scrub and collect often, in small files, with small caches
     archive         one or two processes archive all logs (``archivers``)
     greedy          greedy peers (``greedy``)
     bits flipped on the way     links damage data
@@ -62,7 +62,8 @@ FIRST_NUMBER = 2000
 """The number of the first fault of the features in a plan."""
 
 SHARE = 0.3
-"""The share of runs that have each of the features. Rot at rest has another, and may bring auto-recovery."""
+"""The share of runs that have each of the features. Rot at rest has another, and may bring auto-recovery. For
+long runs see ``BEATING_SHARE_LONG``."""
 
 ROT_SHARE = 0.5
 """The share of runs in which bits are to rot. Half of them have no copy to spare, so nothing rots there."""

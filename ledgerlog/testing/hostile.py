@@ -58,10 +58,9 @@ HOSTILE_SHARE = 1 / 6
 
 _READS = frozenset((Kind.READ.value, Kind.READ_LAC.value, Kind.LIST.value, Kind.SCRUB.value))
 _PAYLOAD = b"written by nobody who may"
-ATTACKS_MAX = 80
-"""About how often one peer attacks in the longest runs."""
-
 _PATIENCE_S = 2.0
+_ATTACKS_MAX = 80
+"""About the most attacks of one peer in a run."""
 _WAYS = ("nothing", "guess", "replay", "noise")
 """How strangers try to get in."""
 _KINDS: tuple[Kind | None, ...] = (
@@ -107,7 +106,7 @@ class Hostility:
         """
         is_drawn = random.random() < HOSTILE_SHARE
         roles = random.sample(sorted(ROLES), random.choice((1, 2, len(ROLES))))
-        gap_s = max(min(0.5, trouble_s / random.choice((10, 30))), trouble_s / ATTACKS_MAX)
+        gap_s = max(min(0.5, trouble_s / random.choice((10, 30))), trouble_s / _ATTACKS_MAX)
         if not (is_drawn if wanted is None else wanted):
             roles = []
         return cls(roles=tuple(sorted(roles)), gap_s=gap_s)

@@ -45,7 +45,7 @@ from ledgerlog.limits import KIB, MIB
 from ledgerlog.testing.injector import EXCHANGE
 from ledgerlog.testing.plan import Fault, draw_faults
 from ledgerlog.testing.restarts import RESTART_S, repair, start_again, try_restart
-from ledgerlog.testing.swarm import Swarm
+from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.world import World, retry
 
 __all__ = [
@@ -74,7 +74,8 @@ RESTORED = "store restored"
 KINDS = (EXCHANGE, STALE, ROLLED_BACK, DAMAGED, VERSION, RACK, FILLED)
 
 RESTORED_SHARE = 1 / 8
-"""The share of runs with faults of people in which the store is restored."""
+"""The share of runs with faults of people in which the store is restored. Such a run takes its own
+time, so no long run has it."""
 
 COSTLY = (ROLLED_BACK, DAMAGED)
 """Of the faults of people, only these two make a bookie lose entries."""
@@ -118,7 +119,7 @@ class People:
         careless = 0 if "bit rot" in swarm.faults else swarm.replication.ack_quorum - 1
         possible = [kind for kind in KINDS if careless or kind not in COSTLY]
         kinds = random.sample(possible, random.choice((1, 2, 3, len(possible))))
-        if random.random() < RESTORED_SHARE:
+        if random.random() < RESTORED_SHARE and swarm.size is not Size.LONG:
             kinds = [RESTORED]
         if not (is_drawn if wanted is None else wanted):
             kinds = []

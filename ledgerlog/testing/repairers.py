@@ -38,6 +38,10 @@ __all__ = ["OPERATOR", "Repairers"]
 OPERATOR = "operator"
 """The name of the operator's process. It does not run again after everything was healed."""
 
+PATIENCE_S = 60.0
+"""The operator waits at most this long until a bookie may be restarted, in seconds. Meanwhile it looks at the
+metadata again and again, which is most of the work of a long run if it waits longer."""
+
 _CHECKS_PER_S = 100_000
 
 
@@ -52,6 +56,7 @@ class Repairers:
 
     def __init__(self, world: World, count: int, settings: RepairSettings) -> None:
         self._world = world
+        self._quick = settings
         self._settings = _slowed(settings, world.swarm.stretch)
         self.mains: dict[str, Callable[[Cluster], Awaitable[None]]] = {
             f"repair-{number}": self._run for number in range(1, count + 1)
@@ -84,7 +89,7 @@ class Repairers:
                     await trio.sleep(random.choice((0.5, 3.0)) * gap_s)
                     await queue.keep(bookie)
                 else:
-                    within_s = min(gap_s, self._world.swarm.fault_s)
+                    within_s = min(gap_s, PATIENCE_S)
                     await wait_until_free(client.client, bookie, within_s=within_s, say=lambda why: None)
             except LedgerLogError as error:
                 self._world.event("not operated", type(error).__name__)
@@ -97,7 +102,12 @@ class Repairers:
         counts["entries repaired"] += sum(service.worker.copying.entries for service in services)
 
     async def heal(self, client: Cluster) -> None:
-        """Take back the operator's requests, because the operator may have died before it took them back."""
+        """Take back the operator's requests, because the operator may have died before it took them back.
+
+        The time until everything is whole does not depend on the length of the run. So the processes store
+        the settings of a full run when they start again.
+        """
+        self._settings = self._quick
         queue = RepairQueue(client.client)
         for bookie in await queue.draining() if self.mains else ():
             await queue.keep(bookie)

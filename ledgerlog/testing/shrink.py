@@ -10,7 +10,8 @@ from ledgerlog.testing.workload import Report, run_seed
 
 __all__ = ["ATTEMPTS_MAX", "shrink"]
 
-ATTEMPTS_MAX = 200
+ATTEMPTS_MAX = {Size.SMALL: 200, Size.FULL: 200, Size.LONG: 20}
+"""How many runs ``shrink`` makes at most."""
 
 Run = Callable[[tuple[int, ...]], Report]
 
@@ -19,7 +20,7 @@ def shrink(
     failed: Report,
     *,
     size: Size = Size.FULL,
-    attempts_max: int = ATTEMPTS_MAX,
+    attempts_max: int | None = None,
     on_attempt: Callable[[int, int], None] = lambda attempts, left: None,
     run: Run | None = None,
 ) -> Minimum[Report]:
@@ -28,7 +29,7 @@ def shrink(
     Args:
         failed: The report of the failing run.
         size: The size of the failing run.
-        attempts_max: How many runs to make at most.
+        attempts_max: How many runs to make at most. None: ``ATTEMPTS_MAX`` of the size.
         on_attempt: Called as ``on_attempt(attempts, left)`` after each success, with the number of runs so
             far and of remaining faults.
         run: Runs the seed with the faults of these numbers. None: ``run_seed`` with this size.
@@ -38,6 +39,7 @@ def shrink(
     """
     assert failed.failure is not None, "only a failed run can be shrunk"
     way = way_of(failed.failure)
+    most = ATTEMPTS_MAX[size] if attempts_max is None else attempts_max
 
     def run_again(numbers: tuple[int, ...]) -> Report:
         return run_seed(failed.seed, size=size, only=numbers)
@@ -50,6 +52,6 @@ def shrink(
         failed,
         tuple(fault.number for fault in failed.plan),
         fails,
-        may_try=lambda attempts: attempts < attempts_max,
+        may_try=lambda attempts: attempts < most,
         on_success=on_attempt,
     )

@@ -7,8 +7,8 @@ their rate, and how many bookies may be down at once.
 **Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` runs have 0.3 to 24
 seconds and up to 30 records. A small run is about a tenth of the work. Most bugs need only a handful of
 requests that meet at the wrong moment. ``long`` runs have 4 to 24 hours of trouble, with as many records and
-faults as a full run. Most of the time nothing happens in them but what happens by itself, such as pings and
-passes over all ledgers, and each fault lasts for minutes.
+faults as a full run. Faults last for up to four minutes. Most of the time a cluster is at rest there, and
+only what comes by itself happens, such as heartbeats and passes over all ledgers.
 
 **The budget for damage.** Every acknowledged entry must keep an intact copy, and the sound bookies must be
 able to form ensembles. So bits rot on at most ``ack quorum - 1`` bookies, and on no more bookies than an
@@ -30,6 +30,7 @@ from ledgerlog.testing.injector import CLOCK_JUMP, EXCHANGE, FAULTS
 __all__ = [
     "ALL_FAULTS",
     "COLLECT_S",
+    "COLLECT_S_MAX",
     "DIRECTED",
     "LOSING",
     "SHAPES",
@@ -70,7 +71,10 @@ CLOCK_JUMP_SHARE = 0.15
 """The share of runs in which wall clocks jump, by up to an hour."""
 
 COLLECT_S = 0.2
-"""The interval between two collections in runs with an exchanged metadata store, in seconds."""
+"""The interval between two collections in full runs with an exchanged metadata store, in seconds."""
+
+COLLECT_S_MAX = 10.0
+"""The interval in long runs. It is far below the time within which everything must work again."""
 
 SHAPES = (
     Replication(1, 1, 1),
@@ -105,7 +109,10 @@ TROUBLE_S = {
 """How long the trouble lasts, in seconds. One value is drawn for each run."""
 
 FAULT_S_MAX = {Size.SMALL: 40.0, Size.FULL: 40.0, Size.LONG: 800.0}
-"""See ``Swarm.fault_s``."""
+"""The largest ``Swarm.fault_s``."""
+
+DOWN_S_MAX = {Size.SMALL: 2.0, Size.FULL: 2.0, Size.LONG: 40.0}
+"""The largest ``Swarm.down_s``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +165,7 @@ class Swarm:
     @property
     def down_s(self) -> float:
         """After about this time a process that is down is started again, in seconds."""
-        return min(FAULT_S_MAX[self.size] / 20, self.trouble_s / 8)
+        return min(DOWN_S_MAX[self.size], self.trouble_s / 8)
 
     @classmethod
     def draw(cls, random: Random, size: Size = Size.FULL) -> Swarm:
@@ -190,7 +197,7 @@ class Swarm:
                         RollPolicy(max_records=5),
                         RollPolicy(max_records=20),
                         RollPolicy(max_bytes=2000),
-                        RollPolicy(max_age_s=0.5 if is_small else max(3.0, trouble_s / 13)),
+                        RollPolicy(max_age_s=0.5 if is_small else 3.0 * _stretch(trouble_s)),
                     )
                 ),
                 trouble_s=trouble_s,

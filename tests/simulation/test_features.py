@@ -156,7 +156,7 @@ def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
 
 
 def test_in_a_long_run_upkeep_is_rare_but_finds_rot_within_the_time_to_converge() -> None:
-    rots = attrs.evolve(Features.draw(Random(0), Random(0), wanted=(ROT_AT_REST,)), rot=True)
+    rots = Features.draw(Random(0), Random(0), wanted=(ROT_AT_REST,))
     storage = rots.storage(SMALL_STORAGE, 2000.0)
     assert storage.scrub_interval_s <= RARE_SCRUB_S < CONVERGE_S
     assert storage.compact_interval_s == min(2000.0 * rots.upkeep["compact_interval_s"], UPKEEP_S_MAX)
