@@ -79,7 +79,7 @@ RARE_SCRUB_S = 20.0
 """How often bookies scrub if others are to find the damage first, in seconds. It is below ``CONVERGE_S``."""
 
 UPKEEP_S_MAX = 600.0
-"""In long runs, upkeep comes at least this often, in seconds. Scrubs come more often if bits rot."""
+"""In long runs, upkeep comes at least this often, in seconds."""
 
 BEATING_SHARE_LONG = 0.1
 """The share of long runs that have replicas, and the share that have campaigns. Heartbeats come ten times a
@@ -255,13 +255,13 @@ class Features:
             config: The storage without the features.
             stretch: How many times rarer the upkeep is than in a full run (``Swarm.stretch``).
         """
-        upkeep = {
-            name: min(value * stretch, UPKEEP_S_MAX) if name.endswith("_interval_s") else value
-            for name, value in self.upkeep.items()
-        }
-        if self.rot:
-            upkeep["scrub_interval_s"] = min(upkeep["scrub_interval_s"], RARE_SCRUB_S)
-        return attrs.evolve(config, **upkeep)
+        return attrs.evolve(
+            config,
+            **{
+                name: min(value * stretch, UPKEEP_S_MAX) if name.endswith("_interval_s") else value
+                for name, value in self.upkeep.items()
+            },
+        )
 
 
 def _draw_repair(random: Random) -> RepairSettings:

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from bookie.core import rows
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import EntryCorrupt, LedgerNotFound
+from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.world import World, retry
 
 __all__ = ["RebuildRule", "judge_rot"]
@@ -82,6 +83,13 @@ async def judge_rot(world: World, client: Cluster) -> None:
         Violation: A bookie does not know a damaged copy within ``CONVERGE_S``.
     """
     left = {ledger_id for ledger_id, each in world.god.ledgers.items() if each.last_entry is not None}
+
+    if world.swarm.size is Size.LONG:
+        # The next pass may be minutes away.
+        for bookie in world.cluster.bookies:
+            node = world.cluster.process(bookie).node
+            if node is not None:
+                node.engine.scrubber.prompt()
 
     async def all_known() -> None:
         for ledger_id in sorted(left):

@@ -35,7 +35,6 @@ from ledgerlog.testing.features import (
     GREEDY,
     KEYS,
     NAMES,
-    RARE_SCRUB_S,
     REPAIR,
     REPLICAS,
     UPKEEP,
@@ -46,7 +45,6 @@ from ledgerlog.testing.injector import DAMAGED_LINK, INDEX_LOST, LOST_FOR_GOOD, 
 from ledgerlog.testing.replicated import CounterMachine
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import Report, run_seed
-from ledgerlog.testing.world import CONVERGE_S
 from ledgerlog.wire import records
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.records import EntryHeader
@@ -155,10 +153,10 @@ def test_every_feature_is_drawn_and_some_runs_have_none() -> None:
     assert any(not each.names for each in drawn)
 
 
-def test_in_a_long_run_upkeep_is_rare_but_finds_rot_within_the_time_to_converge() -> None:
+def test_in_a_long_run_upkeep_is_rare() -> None:
     rots = Features.draw(Random(0), Random(0), wanted=(ROT_AT_REST,))
     storage = rots.storage(SMALL_STORAGE, 2000.0)
-    assert storage.scrub_interval_s <= RARE_SCRUB_S < CONVERGE_S
+    assert storage.scrub_interval_s == min(2000.0 * rots.upkeep["scrub_interval_s"], UPKEEP_S_MAX)
     assert storage.compact_interval_s == min(2000.0 * rots.upkeep["compact_interval_s"], UPKEEP_S_MAX)
     assert rots.storage(SMALL_STORAGE, 1.0) == attrs.evolve(SMALL_STORAGE, **rots.upkeep)
 
