@@ -108,9 +108,9 @@ STEPS = (
             *("-m", "pytest", "-q", "-s", "-m", "soak"),
             "tests/storage/test_crash_soak.py",
         ),
-        parts=12,
+        parts=24,
         environment=lambda scale, part: {
-            "CRASH_SOAK_STATES": f"{max(1, round(250_000 * scale))}",
+            "CRASH_SOAK_STATES": f"{max(1, round(125_000 * scale))}",
             "CRASH_SOAK_SEED": f"{(10 + part) * 1_000_000}",
         },
         at_once=_CORES,

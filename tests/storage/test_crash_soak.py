@@ -7,7 +7,7 @@ state is booted and checked; a fifth of the bookies then also work, stop, and ar
 Some states have garbage in sectors that nobody wrote; then a bookie may also refuse, and is repaired.
 Environment:
 
-    CRASH_SOAK_STATES   how many states are examined (three million; about five milliseconds each)
+    CRASH_SOAK_STATES   how many states are examined (three million; about ten milliseconds each)
     CRASH_SOAK_SEED     the first seed (1). A failure names its seed
 
 Every ten thousand states it prints their number, the memory in use, and the seed to go on from.
