@@ -146,10 +146,11 @@ class Done:
     seconds: float
     said: Sequence[str]
     """Its last lines."""
+    machine: str
+    """The Python and the number of cores that it ran on."""
     variables: Mapping[str, str] = attrs.field(factory=dict)
     failed: int = 0
     """How often it failed before."""
-    machine: str = attrs.field(factory=lambda: f"Python {platform.python_version()}, {os.cpu_count()} cores")
 
     def is_again(self, other: Done) -> bool:
         """Whether this is another attempt at the same part."""
@@ -240,7 +241,9 @@ def run(step: Step, part: int, commit: str, scale: float, output: Path) -> Done:
         ).returncode
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     seconds = time.monotonic() - began
-    return Done(step.name, part, commit, arguments, status, seconds, lines[-_LINES_KEPT:], variables)
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    said = lines[-_LINES_KEPT:]
+    return Done(step.name, part, commit, arguments, status, seconds, said, machine, variables)
 
 
 def _results(step: Step, parts: Sequence[int], commit: str, scale: float) -> Iterator[Done]:

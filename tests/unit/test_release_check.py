@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,19 @@ def test_an_interrupted_check_goes_on_where_it_was(monkeypatch: pytest.MonkeyPat
     assert "Not every part" not in page
     assert page.count("## one, part ") == 3
     assert "`PART=1 python -c import os" in page
+
+
+def test_the_page_names_every_machine_on_which_a_part_ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = says("one", "pass"), says("two", "pass")
+    checked(monkeypatch, tmp_path, steps, "--only", "one")
+    kept = tmp_path / "page.json"
+    kept.write_text(kept.read_text().replace(f"{os.cpu_count()} cores", "99 cores"))
+    _, page = checked(monkeypatch, tmp_path, steps, "--resume")
+    assert page.count(f"; Python {platform.python_version()}, ") == 2
+    assert "99 cores" in page
+    assert f"{os.cpu_count()} cores" in page
 
 
 def test_parts_run_at_once_if_they_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
