@@ -323,7 +323,7 @@ class Total:
         size_name: The size of the runs.
     """
 
-    def __init__(self, size_name: str = "full") -> None:
+    def __init__(self, size_name: str) -> None:
         self._size_name = size_name
         self.seeds = 0
         self.failed: list[int] = []

@@ -80,8 +80,7 @@ REQUEST_S = 0.003
 """How long the work of a thread takes on average, in simulated seconds."""
 
 _KEEP_COPIES_S = (0.0, 0.5, 5.0)
-"""For how long a job keeps the copies on bookies in a full run, in seconds."""
-"""How long bookies keep their copies of an archived ledger, in seconds."""
+"""How long bookies keep their copies of an archived ledger in a full run, in seconds."""
 
 _DAMAGE_WITHIN_S = 2.0
 """How long a fault waits for a file that may be damaged, in seconds."""

@@ -82,8 +82,10 @@ RESIDENTS: dict[str, Callable[[Cluster], Awaitable[None]]] = {}
 """Client processes, by name, that run in every cluster."""
 
 RUN_CPU_S = {Size.SMALL: 60.0, Size.FULL: 60.0, Size.LONG: 1800.0}
+"""A run that takes more CPU time fails, in seconds."""
+
 SIMULATED_S_MAX = {Size.SMALL: 3600.0, Size.FULL: 3600.0, Size.LONG: 48 * 3600.0}
-"""A run that takes more seconds of CPU time, or more simulated seconds, fails."""
+"""A run that takes more simulated time fails, in seconds."""
 
 
 @attrs.frozen(kw_only=True)

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import attrs
@@ -21,18 +22,23 @@ from bookie.core.ledger import BookieLedger
 from bookie.storage.disk.disk import File
 from ledgerlog.cli.main import cli
 from ledgerlog.cli.simulate import parse_seeds
+from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record, moment
+from ledgerlog.model.repair import RepairSettings
+from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing import invariants, loss_rules, wire_rules
 from ledgerlog.testing.disk import SimDisk
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.log_history import LogHistory, judge
 from ledgerlog.testing.minimize import way_of
+from ledgerlog.testing.people import People
+from ledgerlog.testing.repairers import Repairers
 from ledgerlog.testing.shrink import shrink
-from ledgerlog.testing.swarm import ALL_FAULTS, Size
-from ledgerlog.testing.workload import WORKLOADS, Report, run_seed, vacuity
+from ledgerlog.testing.swarm import ALL_FAULTS, Size, Swarm
+from ledgerlog.testing.workload import WORKLOADS, Report, lacking, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
 SMALL = range(50)
@@ -347,9 +353,42 @@ def test_the_judge_knows_deposed_leaders_unknown_outcomes_and_prefixes() -> None
 # --- long runs ------------------------------------------------------------------------------------------
 
 
+def test_only_long_runs_are_stretched() -> None:
+    for size in Size:
+        swarms = [Swarm.draw(Random(seed), size) for seed in range(300)]
+        ages = {swarm.roll.max_age_s / swarm.stretch for swarm in swarms if swarm.roll.max_age_s}
+        assert ages == {0.5 if size is Size.SMALL else 3.0}
+        assert all((swarm.stretch > 1) == (size is Size.LONG) for swarm in swarms)
+        assert all((swarm.fault_s > 40) == (size is Size.LONG) for swarm in swarms)
+
+
+def test_no_long_run_lacks_a_restored_store() -> None:
+    def lacks(size: Size) -> bool:
+        return any(what.startswith("store restored") for what in lacking(Counter(), 200, size))
+
+    assert [lacks(size) for size in Size] == [True, True, False]
+
+    def restores(size: Size) -> bool:
+        swarm = Swarm.draw(Random(0), size)
+        return any(People.draw(Random(seed), swarm, wanted=True).restores for seed in range(100))
+
+    assert [restores(size) for size in Size] == [True, True, False]
+
+
 @pytest.mark.long
-def test_a_cluster_lives_for_hours() -> None:
+def test_a_cluster_lives_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: list[RepairSettings] = []
+    original = Repairers.judge
+
+    async def note_settings(self: Repairers, client: Cluster) -> None:
+        settings.append(await RepairQueue(client.client).settings())
+        await original(self, client)
+
+    monkeypatch.setattr(Repairers, "judge", note_settings)
     report = run_seed(34, size=Size.LONG)
+    assert [each.bookie_check_ms <= 2000 for each in settings] == [True], (
+        "as in a full run, once all is healed"
+    )
     assert report.failure is None
     assert report.simulated_s > report.swarm.trouble_s == 4 * 3600
     assert report.counts["ledgers repaired"] > 0
