@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -17,7 +17,7 @@ from typing import Generic, Self, TypeVar
 from ledgerlog import cluster
 from ledgerlog.aio.bridge import Bridge, HeldContext
 from ledgerlog.election import election
-from ledgerlog.errors import LedgerLogError, RecordTooLarge
+from ledgerlog.errors import ConnectionClosed, LedgerLogError, RecordTooLarge
 from ledgerlog.ledger import writer
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log import writer as log_writer
@@ -221,7 +221,8 @@ class AioWriter(AioFace[log_writer.LogWriter]):
         try:
             await append.future
         except asyncio.CancelledError:
-            self._portal.tell_trio(partial(self._withdraw, append))
+            with suppress(ConnectionClosed):  # Trio's loop has ended, and with it the append.
+                self._portal.tell_trio(partial(self._withdraw, append))
             raise
         outcome = append.outcome
         if isinstance(outcome, LedgerLogError):

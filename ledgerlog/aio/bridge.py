@@ -25,7 +25,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -58,7 +58,8 @@ Act = Callable[[], object]
 class Mailbox:
     """Acts (functions without arguments) that one loop gives another. They run in their order.
 
-    Call ``put`` in the loop that gives. The acts run in the other loop; they must not raise.
+    Call ``put`` in the loop that gives. The acts run in the other loop; they must not raise. If the other
+    loop cannot be woken, ``put`` raises the error of ``wake``, and the act does not run.
 
     Args:
         wake: Lets the other loop call a function soon.
@@ -78,7 +79,12 @@ class Mailbox:
         self._acts.append(act)
         if not self._is_awake:
             self._is_awake = True
-            self._wake(self._run)
+            try:
+                self._wake(self._run)
+            except BaseException:
+                self._is_awake = False
+                self._acts.pop()
+                raise
 
     def _run(self) -> None:
         self._is_awake = False
@@ -236,7 +242,8 @@ class Bridge:
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
-            self._to_trio.put(cancel)
+            with suppress(ConnectionClosed):  # Trio's loop has ended. It has settled the future.
+                self._to_trio.put(cancel)
             await asyncio.wait([future])
             raise
         return future.result()

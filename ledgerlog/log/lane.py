@@ -8,19 +8,20 @@ for the answers to all records, and passes on all answers that have come, in one
 outcome that ``LogWriter.append`` would give it.
 
 A lane has two tasks. Each one exists only while it has something to wait for: a place in the window, or an
-answer. So you need not end a lane. When the leadership ends, every record is answered.
+answer. So you need not end a lane. When the leadership ends, every record is answered. If the tasks are
+cancelled first, because the connection is closed, every record has an error at once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 import trio
 
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import AppendUnknown, ConnectionClosed, LedgerLogError
 from ledgerlog.log.core.append_queue import Batch
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.attributes import Attributes
@@ -76,9 +77,9 @@ class AppendLane(Generic[A]):
             if append.is_withdrawn:
                 continue
             if self._waiting or not writer._is_free_for(append.size):
-                if not self._waiting:
-                    self._nursery.start_soon(self._wait_for_places)
                 self._waiting.append(append)
+                if len(self._waiting) == 1:
+                    self._start(self._wait_for_places, self._waiting)
             else:
                 self._put(append)
 
@@ -97,11 +98,40 @@ class AppendLane(Generic[A]):
         batch = append._batch = queue.add(append.data, append.size, None, append.attributes)
         append._slot = len(batch.records) - 1
         append._ticket = queue.next_ticket - 1
-        if not self._pending:
-            self._nursery.start_soon(self._wait_for_answers)
         self._pending.append(append)
+        if len(self._pending) == 1:
+            self._start(self._wait_for_answers, self._pending)
         if queue.is_sendable:
             self._writer._leader.pump()
+
+    def _start(self, wait: Callable[[], Awaitable[None]], appends: deque[A]) -> None:
+        async def task() -> None:
+            try:
+                await wait()
+            except trio.Cancelled:
+                self._give_up(appends)
+                raise
+
+        try:
+            self._nursery.start_soon(task)
+        except RuntimeError:  # The nursery is closed.
+            self._give_up(appends)
+
+    def _give_up(self, appends: deque[A]) -> None:
+        """Tell the callers of records that the connection was closed."""
+        told = [append for append in appends if not append.is_withdrawn]
+        appends.clear()
+        for append in told:
+            closed = ConnectionClosed("the connection was closed during the call")
+            if append._batch is None:
+                append.outcome = closed
+            else:
+                append.outcome = AppendUnknown(
+                    "the connection was closed: the record may or may not be in the log"
+                )
+                append.outcome.__cause__ = closed
+        if told:
+            self._tell(told)
 
     async def _wait_for_places(self) -> None:
         while self._waiting:
