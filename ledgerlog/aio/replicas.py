@@ -7,6 +7,8 @@ and a machine needs no locks. Only bytes and results cross to the asyncio loop.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
@@ -121,12 +123,19 @@ class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
 
 
 class _Events(Generic[M]):
-    """The events of a replica. This creates trio's iterator at once. Each step runs in trio's loop."""
+    """The events of a replica. This creates trio's iterator at once. Each step runs in trio's loop.
+
+    A caller may be cancelled after its step has taken an event in trio, for example by a timeout. Then the
+    next step returns this event.
+    """
 
     def __init__(self, portal: Bridge, inner: replica.Replica[M]) -> None:
         self._portal = portal
         self._inner = inner
         self._events: AsyncIterator[ReplicaEvent] | None = None
+        self._taken: deque[ReplicaEvent | None] = deque()
+        """What trio has taken and the caller has not received."""
+        self._one_step = asyncio.Lock()
         portal.check()
         portal.tell_trio(self._begin)
 
@@ -137,11 +146,15 @@ class _Events(Generic[M]):
         return self
 
     async def __anext__(self) -> ReplicaEvent:
-        event = await self._portal.run(self._next)
+        async with self._one_step:
+            event = await self._portal.run(self._next)
+            self._taken.popleft()
         if event is None:
             raise StopAsyncIteration
         return event
 
     async def _next(self) -> ReplicaEvent | None:
         assert self._events is not None, "it begins before its first step"
-        return await anext(self._events, None)
+        if not self._taken:
+            self._taken.append(await anext(self._events, None))
+        return self._taken[0]

@@ -12,11 +12,13 @@ from typing import TypeVar
 
 import pytest
 import trio
+import trio.lowlevel
 
 import ledgerlog
 from ledgerlog import aio
 from ledgerlog.aio.base import LeadershipEntered
 from ledgerlog.aio.bridge import Bridge, Mailbox
+from ledgerlog.aio.replicas import _Events
 from ledgerlog.crossing.fetching import Fetched
 from ledgerlog.errors import (
     ConnectionClosed,
@@ -29,6 +31,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.lane import AppendLane, OutsideAppend
+from ledgerlog.machine.events import EventKind, ReplicaEvent
 from ledgerlog.model.record import Ack
 from tests.waiting import PATIENCE_S
 
@@ -172,6 +175,43 @@ def test_whatever_ends_a_leadership_answers_every_append() -> None:
                     assert found[outcome.offset] == b"%d" % number
                 else:
                     assert isinstance(outcome, ledgerlog.AppendUnknown)
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_connection_that_is_left_under_cancellation_answers_every_append(guest: bool) -> None:
+    """The bookies do not answer, so no leader ends by itself."""
+
+    async def main() -> None:
+        stop, opened = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def own() -> None:
+            async with aio.connect("memory:", guest=guest) as cluster:
+                opened.set_result(cluster)
+                await stop.wait()
+
+        owner = asyncio.ensure_future(own())
+        cluster = await opened
+        writers = []
+        for name in ("a", "b"):
+            writer = await (await cluster.create_log(name)).writer(window=1).__aenter__()
+            await writer.append(b"x")
+            writer._inner._leader.pump = lambda: None
+            writers.append(writer)
+        appends = [asyncio.ensure_future(each.append(b"y")) for each in writers for _ in range(3)]
+        await asyncio.sleep(0)
+        withdrawn = appends.pop()
+        stop.set()
+        await asyncio.sleep(0.05)
+        owner.cancel()
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await owner
+        withdrawn.cancel()
+        await asyncio.gather(withdrawn, return_exceptions=True)
+        kinds = (ledgerlog.AppendUnknown, LostLeadership, ConnectionClosed)
+        assert [type(outcome) for outcome in outcomes if not isinstance(outcome, kinds)] == []
 
     run(main)
 
@@ -467,6 +507,16 @@ def test_an_act_is_there_when_the_other_loop_wakes() -> None:
     assert done == [1]
 
 
+def test_an_act_that_cannot_wake_the_other_loop_is_refused_each_time() -> None:
+    def wake(act: Callable[[], object]) -> None:
+        raise ConnectionClosed("it has ended")
+
+    box = Mailbox(wake)
+    for _ in range(2):
+        with pytest.raises(ConnectionClosed):
+            box.put(lambda: None)
+
+
 @BOTH_HOSTS
 def test_a_cancelled_call_has_ended_when_the_cancellation_comes_out(guest: bool) -> None:
     async def main() -> None:
@@ -592,5 +642,41 @@ def test_a_machine_is_called_by_one_thread_and_replicas_agree(guest: bool) -> No
                 assert words == [b"a", b"b", b"c"]
                 assert len(threads) == 1
                 assert (threads == {threading.get_ident()}) is guest
+
+    run(main)
+
+
+def test_an_event_that_a_cancelled_caller_did_not_receive_comes_again() -> None:
+    class Replica:
+        async def events(self) -> AsyncIterator[ReplicaEvent]:
+            for offset in range(3):
+                yield ReplicaEvent(EventKind.SNAPSHOT, offset)
+
+    class LossyBridge:
+        """It loses every other answer, as a bridge does whose caller is cancelled meanwhile."""
+
+        calls = 0
+
+        def check(self) -> None: ...
+
+        def tell_trio(self, act: Callable[[], object]) -> None:
+            act()
+
+        async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+            answer = await work()
+            self.calls += 1
+            if self.calls % 2:
+                raise asyncio.CancelledError
+            return answer
+
+    async def main() -> None:
+        events, found = _Events(LossyBridge(), Replica()), list[int]()
+        while len(found) < 3:
+            with suppress(asyncio.CancelledError):
+                found.append((await anext(events)).offset)
+        assert found == [0, 1, 2]
+        for _ in range(2):
+            with suppress(asyncio.CancelledError), pytest.raises(StopAsyncIteration):
+                await anext(events)
 
     run(main)
