@@ -70,7 +70,7 @@ def parse_age(text: str) -> float | None:
         return None
     unit = text[-1:].lower() if text[-1:].isalpha() else ""
     try:
-        age_s = float(text.rstrip("smhdSMHD")) * _SECONDS[unit]
+        age_s = float(text.removesuffix(text[-1:]) if unit else text) * _SECONDS[unit]
     except (ValueError, KeyError):
         age_s = 0.0
     if not 0 < age_s < float("inf"):

@@ -24,7 +24,15 @@ def test_what_is_no_number_of_records_is_refused_as_such(text: str) -> None:
         parse_records(text)
 
 
-@pytest.mark.parametrize("text", ["", "0s", "d", "-1h", "1y", "inf", "nan", "1e400d"])
+@pytest.mark.parametrize("text", ["", "0s", "d", "-1h", "1y", "inf", "nan", "1e400d", "30dm", "500ms", "7dh"])
 def test_what_is_no_age_is_refused_as_such(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not an age"):
         parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s"),
+    [("none", None), ("90", 90.0), ("90s", 90.0), ("1.5m", 90.0), ("12H", 43200.0), ("7d", 604800.0)],
+)
+def test_an_age_is_a_number_and_one_unit(text: str, age_s: float | None) -> None:
+    assert parse_age(text) == age_s
