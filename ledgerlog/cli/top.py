@@ -41,3 +41,5 @@ def top(uri: str) -> None:
         raise unwrap(terminal.failure)
     if terminal.stopped_by is not None:
         raise Interrupted(signal.Signals(terminal.stopped_by))
+    if terminal.return_code:
+        raise SystemExit(terminal.return_code)  # The terminal has shown what failed.

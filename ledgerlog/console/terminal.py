@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import trio
 from outcome import Error, Outcome
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Header, Static, TabbedContent, TabPane
@@ -217,7 +218,8 @@ class Terminal(App[None]):
             table.remove_row(key or "")
         held = {key.value for key in table.rows}
         for key, row in rows.items():
-            cells = [show(row) for _, show in columns]
+            # As Text, because a DataTable takes a str for markup: "[eu]" would vanish.
+            cells = [Text(show(row)) for _, show in columns]
             if key not in held:
                 table.add_row(*cells, key=key)
                 continue

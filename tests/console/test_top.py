@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import trio
+from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 import ledgerlog
-from ledgerlog.console.core.words import line_text, takeover_text
+from ledgerlog.console.core.words import CURSORS, line_text, takeover_text
 from ledgerlog.console.terminal import Terminal
 from ledgerlog.errors import ClusterNotFound
 from ledgerlog.ledger.client import LedgerClient
@@ -63,6 +64,26 @@ def test_it_shows_bookies_logs_and_cursors_and_is_used_by_keys() -> None:
             await sees(pilot, lambda: table(app, "cursors"), "billing | 10 | 20 | no")
             await pilot.press("4")
             await sees(pilot, lambda: words(app, "summary"), "0 workers")
+            await pilot.press("q")
+        assert app.failure is None
+
+    asyncio.run(use())
+
+
+def test_a_text_of_another_process_is_shown_as_it_is() -> None:
+    """A name in brackets is no markup."""
+
+    async def use() -> None:
+        app = Terminal(connect, now_s=time.time)
+        async with app.run_test(size=(140, 40)) as pilot:
+            await sees(pilot, lambda: table(app, "bookies"), "bookie-1")
+            for text in ("web [/1]", "web[eu] 1"):
+                columns = [(title, lambda row: row["text"]) for title, _ in CURSORS]
+                app._fill("cursors", columns, {"row": {"text": text}})
+                cell = app.query_one("#cursors", DataTable).get_row_at(0)[0]
+                assert isinstance(cell, Text)
+                assert cell.plain == text
+                await pilot.pause()
             await pilot.press("q")
         assert app.failure is None
 
