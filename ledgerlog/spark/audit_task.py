@@ -49,6 +49,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from ledgerlog.archive.core.lifecycle import covers_its_segment
 from ledgerlog.archive.reader import check_archive, check_end
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.concurrency.gathering import gather_each
@@ -60,6 +61,7 @@ from ledgerlog.errors import (
     ArchiveUnavailable,
     InvalidArgument,
     LedgerLogError,
+    LogNotFound,
     PermissionDenied,
 )
 from ledgerlog.ledger.client import LedgerClient
@@ -333,8 +335,13 @@ class _Audit:
         """Report a log whose record cannot be read; otherwise send its summary."""
         try:
             incarnation = await self._logs.find(log.name)
-            if incarnation is None or (await self._logs.read(incarnation, fresh=False))[0] is None:
+            if incarnation is None:
                 return  # It was deleted.
+            if (await self._logs.read(incarnation))[0] is None:
+                why = await self._logs.why_missing(log.name, incarnation)
+                if not isinstance(why, LogNotFound):
+                    raise why
+                return
         except (MetadataCorrupt, InvalidArgument, PermissionDenied) as damage:
             await self._report_damaged_log(log.name, damage)
             return
@@ -432,7 +439,7 @@ class _Audit:
         at = None if metadata is None else metadata.index_of(file.ledger_id)
         if metadata is not None and at is not None:
             segment = metadata.segments[at]
-            if (segment.first_offset, segment.end_offset) != (record.first_offset, record.end_offset):
+            if not covers_its_segment(metadata, record):
                 why = (
                     f"its record says offsets {record.first_offset} to {record.end_offset}, but the log's "
                     f"list says {segment.first_offset} to {segment.end_offset}"

@@ -268,6 +268,26 @@ async def test_a_commit_after_that_of_another_job_is_planned_anew_with_newer_rec
         table.close()
 
 
+async def test_a_merge_between_the_reads_of_another_job_leaves_no_hole_in_the_table(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        job = await open_archiver(client.opened, "log", str(tmp_path))
+        read, merged = job.archives.of_log, list[ArchiveStep]()
+
+        async def read_and_merge(incarnation: int) -> Any:
+            found = await read(incarnation)
+            if not merged:
+                merged.extend(await merge_log(other.opened, "log", str(tmp_path)))
+            return found
+
+        job.archives.of_log = read_and_merge
+        async with open_publisher(job, TABLE) as publisher:
+            assert await publisher.publish(lambda step: None)
+        assert "merged" in [step.what for step in merged]
+        assert shown(tmp_path) == rows_of(await records_of(log))
+
+
 async def test_of_two_jobs_that_make_a_table_at_once_neither_drops_that_of_the_other(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         await full_log(client)

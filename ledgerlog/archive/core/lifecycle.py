@@ -40,7 +40,7 @@ from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import LogSegment
 
-__all__ = ["ArchivePlan", "compactable", "in_the_log", "merge_groups", "plan_archive"]
+__all__ = ["ArchivePlan", "compactable", "covers_its_segment", "in_the_log", "merge_groups", "plan_archive"]
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +63,18 @@ def in_the_log(metadata: LogMetadata | None, records: Sequence[ArchivedFile]) ->
         return []
     listed = {segment.ledger_id for segment in metadata.segments if segment.record_count}
     return [record for record in records if record.ledger_id in listed]
+
+
+def covers_its_segment(metadata: LogMetadata | None, record: ArchivedFile) -> bool:
+    """Whether the file and the log's list give the ledger the same offsets.
+
+    A merge changes both in one transaction. So they differ if they were read before and after a merge.
+    """
+    at = None if metadata is None else metadata.index_of(record.ledger_id)
+    if metadata is None or at is None:
+        return False
+    segment = metadata.segments[at]
+    return (segment.first_offset, segment.end_offset) == (record.first_offset, record.end_offset)
 
 
 def plan_archive(

@@ -2,7 +2,7 @@
 
     1  Load the table. Then read from the metadata store which files are part of the log.
     2  If the table names other files, commit one snapshot that adds the missing files and removes the others.
-       If another job committed since step 1, begin again.
+       If another job committed since step 1, or merged files between the reads of step 1, begin again.
 
 Every job publishes when it is done. ``archive_log`` publishes two more times: before it deletes files whose
 ledgers the log no longer names, and before it deletes files that no metadata record names. So the current
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ledgerlog.archive.core.lifecycle import in_the_log
+from ledgerlog.archive.core.lifecycle import covers_its_segment, in_the_log
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, guarded
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.reader import in_thread
@@ -42,7 +42,7 @@ __all__ = ["Publisher", "TableOptions", "drop_table", "has_default_catalog", "op
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""How many times ``publish`` tries to commit, if another job commits first each time."""
+"""How many times ``publish`` tries to commit, if another job commits or merges files first each time."""
 
 
 @attrs.frozen(kw_only=True)
@@ -122,8 +122,11 @@ class Publisher:
             named = await in_thread(table.load, file=table.name)
             await archiver.client.store.sync()
             records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
-            metadata, _ = await archiver.logs.read(archiver.incarnation)
-            files = await in_thread(partial(table.by_url, in_the_log(metadata, records)), file=table.name)
+            metadata, _ = await archiver.read_log()
+            ours = in_the_log(metadata, records)
+            if not all(covers_its_segment(metadata, record) for record in ours):
+                continue  # Another job merged files between these two reads.
+            files = await in_thread(partial(table.by_url, ours), file=table.name)
             removed = [file for url, file in named.items() if url not in files]
             new = [record for url, record in files.items() if url not in named]
             if not removed and not new:
@@ -155,7 +158,8 @@ class Publisher:
                 why=f"table {table.name} has {len(files)} files: {len(added)} new ones, {len(removed)} fewer",
             )
         raise ArchiveUnavailable(
-            f"of table {table.name}", f"other jobs committed before this one {_ATTEMPTS} times; run it again"
+            f"of table {table.name}",
+            f"other jobs committed, or merged files, before this one {_ATTEMPTS} times; run it again",
         )
 
 
