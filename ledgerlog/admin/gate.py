@@ -21,13 +21,16 @@ Sec-Fetch-Site).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 import trio
 
 from ledgerlog.admin.http import Asked
-from ledgerlog.errors import LedgerLogError, WireError
+from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, WireError
+from ledgerlog.event_log import ADMIN_CHANGE, tell
 from ledgerlog.limits import ACCESS_LOOK_S
 from ledgerlog.meta.grants import read_grants
 from ledgerlog.meta.store import MetadataStore
@@ -37,7 +40,9 @@ from ledgerlog.model.principal import Principal
 from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.net.prover import Prover
 
-__all__ = ["AdminGate", "Needs", "RequestRefused"]
+__all__ = ["AdminGate", "Needs", "RequestRefused", "telling_of_change"]
+
+logger = logging.getLogger(__name__)
 
 _HOW = "'ledgerlog access token' makes one; send it as 'Authorization: Bearer TOKEN'"
 
@@ -165,3 +170,33 @@ class AdminGate:
         except (LedgerLogError, trio.TooSlowError) as away:
             why = str(away) or "the metadata store does not answer"
             raise RequestRefused(503, f"the rights of {principal} are not known now: {why}") from None
+
+
+@contextmanager
+def telling_of_change(process: str, what: str, *, by: Principal | None, client: str) -> Iterator[None]:
+    """Log the change that the body makes for a client, if it is made or may be made.
+
+    Args:
+        process: The process that makes the change, for the log.
+        what: The change, in words.
+        by: Who asked for it.
+        client: The address of the client.
+    """
+    try:
+        yield
+    except MetadataOutcomeUnknown:
+        _tell_of_change(process, f"{what} (outcome unknown)", by, client)
+        raise
+    _tell_of_change(process, what, by, client)
+
+
+def _tell_of_change(process: str, what: str, by: Principal | None, client: str) -> None:
+    tell(
+        logger,
+        ADMIN_CHANGE,
+        "%(process)s: %(what)s by %(by)s at client=%(client)s",
+        process=process,
+        what=what,
+        by=str(by),
+        client=client,
+    )

@@ -20,10 +20,9 @@ from typing import Any
 import attrs
 import trio
 
-from ledgerlog.admin.gate import AdminGate, Needs, RequestRefused
+from ledgerlog.admin.gate import AdminGate, Needs, RequestRefused, telling_of_change
 from ledgerlog.admin.http import Answer, Asked
 from ledgerlog.concurrency.complaints import Complaints
-from ledgerlog.event_log import ADMIN_CHANGE, tell
 from ledgerlog.metrics.families import Measurement
 from ledgerlog.metrics.prometheus import expose
 
@@ -96,25 +95,18 @@ class Administration:
         what = f"{asked.method} {asked.path}"
         try:
             principal = await self._gate.check(asked, route.needs)
-            answer = await route.act(asked)
+            if route.needs is Needs.CHANGE:
+                asked_for = "&".join(f"{name}={value}" for name, value in asked.query.items())
+                change = f"{what}?{asked_for}" if asked_for else what
+                with telling_of_change(self.name, change, by=principal, client=asked.peer):
+                    return await route.act(asked)
+            return await route.act(asked)
         except RequestRefused as refused:
             if route.needs is Needs.CHANGE or refused.status in (401, 403):
                 self._complaints.tell(f"{self.name}: client={asked.peer}: {what} is refused: {refused}")
             return Answer.text(
                 refused.status, str(refused), headers=_CHALLENGE if refused.status == 401 else ()
             )
-        if route.needs is Needs.CHANGE:
-            asked_for = "&".join(f"{name}={value}" for name, value in asked.query.items())
-            tell(
-                logger,
-                ADMIN_CHANGE,
-                "%(process)s: %(what)s by %(by)s at client=%(client)s",
-                process=self.name,
-                what=f"{what}?{asked_for}" if asked_for else what,
-                by=str(principal),
-                client=asked.peer,
-            )
-        return answer
 
     def _paths(self) -> list[str]:
         return [f"{method} {path}" for method, path in sorted(self._routes, key=lambda route: route[1])]

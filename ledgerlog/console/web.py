@@ -30,14 +30,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ledgerlog.admin.gate import RequestRefused
+from ledgerlog.admin.gate import RequestRefused, telling_of_change
 from ledgerlog.concurrency.complaints import Complaints
 from ledgerlog.console.changes import change
 from ledgerlog.console.core.picture import Picture, difference
 from ledgerlog.console.doors import Doors, PersonSession
 from ledgerlog.console.observer import ClusterObserver, Subject
 from ledgerlog.errors import InvalidArgument, LedgerLogError
-from ledgerlog.event_log import ADMIN_CHANGE, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_BODY_BYTES_MAX, CONSOLE_BODY_S, CONSOLE_WATCHERS
 
@@ -229,16 +228,8 @@ class _Console:
         except RequestRefused as refused:
             self.complaints.tell(f"console: client={_peer(request)}: {what[:32]!r} is refused: {refused}")
             raise
-        done = await change(self.client, what, bookie_id)
-        tell(
-            logger,
-            ADMIN_CHANGE,
-            "%(process)s: %(what)s by %(by)s at client=%(client)s",
-            process="console",
-            what=f"{what} {bookie_id}".strip(),
-            by=str(principal),
-            client=_peer(request),
-        )
+        with telling_of_change("console", f"{what} {bookie_id}".strip(), by=principal, client=_peer(request)):
+            done = await change(self.client, what, bookie_id)
         return _json(200, {"done": done})
 
     def _session(self, request: Request) -> PersonSession | None:
@@ -280,7 +271,7 @@ async def _fields(request: Request) -> Mapping[str, Any]:
         raise RequestRefused(408, f"the body did not arrive within {CONSOLE_BODY_S:.0f} s")
     try:
         fields = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RequestRefused(400, "the body is not JSON") from None
     if not isinstance(fields, dict):
         raise RequestRefused(400, "the body is not a JSON object")
