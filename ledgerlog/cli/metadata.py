@@ -262,6 +262,9 @@ def _check_fields(check: MetadataCheck) -> dict[str, Any]:
         "deleted": held(check.deleted),
         "not_held": [{"id": x.ledger_id, "elsewhere": list(x.elsewhere)} for x in check.not_held],
         "missing": {name: list(ledgers) for name, ledgers in check.missing.items()},
+        "broken_logs": [
+            {"log": x.name, "incarnation": x.incarnation, "why": x.why} for x in check.broken_logs
+        ],
         "above_counter": list(check.above_counter),
         "unregistered": list(check.unregistered),
         "silent": list(check.silent),
@@ -295,6 +298,7 @@ def _print_check(check: MetadataCheck) -> None:
         "missing from the metadata, listed by a log",
         [f"ledger {ledger} of log {log}" for log, ledgers in check.missing.items() for ledger in ledgers],
     )
+    _print_some("logs that have lost a node", [f"log {x.name}: {x.why}" for x in check.broken_logs])
     _print_some("ids that were not given out", [f"ledger {number}" for number in check.above_counter])
     _print_some("not registered", list(check.unregistered))
     _print_some("registered, did not list their ledgers", list(check.silent))

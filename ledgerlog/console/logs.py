@@ -72,11 +72,17 @@ class LogFollower:
 
     async def run(self) -> None:
         """Follow the log, even if it is deleted and made again."""
+        lost: int | None = None
         while True:
-            await self._follow(await self._wait_for_it())
+            lost = await self._wait_for_it(lost)
+            await self._follow(lost)
 
-    async def _wait_for_it(self) -> int:
-        """Wait until there is a log of this name, and return its incarnation."""
+    async def _wait_for_it(self, lost: int | None) -> int:
+        """Wait until there is a log of this name, and return its incarnation.
+
+        The record of the incarnation ``lost`` was just not found. If the name still leads to it, the log is
+        damaged: wait until the name changes.
+        """
         found: list[int] = []
         async with trio.open_nursery() as nursery:
 
@@ -84,6 +90,9 @@ class LogFollower:
                 incarnation = await self._registry.find(self._name)
                 if incarnation is None:
                     self.board.on_missing(self._looking.now_s())
+                elif incarnation == lost:
+                    damage = await self._registry.why_missing(self._name, incarnation)
+                    self.board.on_damage(str(damage))
                 else:
                     found.append(incarnation)
                     nursery.cancel_scope.cancel()

@@ -363,18 +363,26 @@ async def replaced_lately(client: LedgerClient, incarnation: int) -> set[int]:
     return {ledger_id for each in found if not _is_due(each, now_ms) for ledger_id in each.ledgers}
 
 
-async def delete_replaced(client: LedgerClient, registry: LogRegistry, incarnation: int) -> None:
+async def delete_replaced(
+    client: LedgerClient, registry: LogRegistry, incarnation: int, *, is_deleted: bool = False
+) -> None:
     """Delete the ledgers that gathered ledgers replaced ``limits.LOG_GATHERED_KEEP_S`` ago.
 
-    If the log is gone, delete all that were replaced.
+    Args:
+        client: The client of the cluster.
+        registry: The logs.
+        incarnation: The incarnation of the log.
+        is_deleted: The log was deleted, so delete all that were replaced.
     """
     now_ms = client.environment.now_ms()
     replaced = await _replaced(client, incarnation)
     if not replaced:
         return
     metadata, _ = await registry.read(incarnation)
+    if metadata is None and not is_deleted:
+        return  # It may be damaged. If it was deleted, a sweep finds the ledgers.
     listed = set() if metadata is None else {segment.ledger_id for segment in metadata.segments}
     for each in replaced:
-        if metadata is None or _is_due(each, now_ms):
+        if is_deleted or _is_due(each, now_ms):
             await delete_ledgers(client.ledgers, [one for one in each.ledgers if one not in listed])
             await remove(client.store, gathered_path(incarnation, each.ledger_id))

@@ -638,7 +638,7 @@ class Log:
     async def _read(self) -> tuple[LogMetadata, int]:
         metadata, version = await self._registry.read(self._incarnation)
         if metadata is None:
-            raise LogNotFound(self._name)
+            raise await self._registry.why_missing(self._name, self._incarnation)
         return metadata, version
 
 
@@ -778,7 +778,7 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
     with left_to_a_sweep(f"what log {name!r} left"):
         await delete_cursors(client, incarnation)
-        await delete_replaced(client, registry, incarnation)
+        await delete_replaced(client, registry, incarnation, is_deleted=True)
         await delete_marks(client, incarnation)
         try:
             await delete_snapshots(client, incarnation)

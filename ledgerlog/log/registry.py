@@ -10,6 +10,11 @@ node of the name lets only one attempt take effect. If the node exists, its inca
 attempt of this call made the node. The attempts must not share an incarnation: the first one may have made
 the log, and other clients may have used and deleted it before the second one.
 
+**A name without a record is damage.** The store has lost the record: no operation removes one node and keeps
+the other. The log's ledgers and archived files may still be there, and a backup may have the record. So
+nothing that belongs to the log may be deleted until an operator deletes the log. ``why_missing`` tells the
+two cases apart.
+
 Creating a log makes no ledger. Removing a log removes the list before its ledgers. A crash in between leaves
 ledgers that no list names. A sweep finds them, because each ledger's labels name the incarnation that it was
 made for (``ledger_labels``).
@@ -86,7 +91,7 @@ class LogRegistry:
             # A read may be older than the log, if another client has just created it.
             await self._store.sync()
             node = await self._store.get(path)
-        return None if node is None else _decode_name(node.value, name)
+        return None if node is None else decode_name(node.value, name)
 
     async def read(
         self, incarnation: int, *, fresh: bool = True, known: tuple[LogMetadata, int] | None = None
@@ -111,6 +116,39 @@ class LogRegistry:
         if known is not None and known[1] == node.version:
             return known
         return LogMetadata.decode_untrusted(node.value, incarnation), node.version
+
+    async def why_missing(self, name: str, incarnation: int) -> LogNotFound | MetadataCorrupt:
+        """Return the error for a log whose record was just not found.
+
+        Args:
+            name: The name of the log.
+            incarnation: The incarnation of the log.
+
+        Returns:
+            LogNotFound: The log was deleted. MetadataCorrupt: The record is lost, or the name cannot be read.
+        """
+        try:
+            found = await self.find(name)
+        except MetadataCorrupt as damage:
+            return damage
+        if found != incarnation:
+            return LogNotFound(name)
+        return MetadataCorrupt(
+            f"the metadata store has lost the record of log {name!r}: {log_name_path(name)} leads to "
+            f"{log_record_path(incarnation)}, which is not there"
+        )
+
+    async def named(self) -> tuple[set[int], bool]:
+        """Return the incarnations to which names lead, and whether every name could be read."""
+        found, is_whole = set[int](), True
+        for name in await self.list(""):
+            try:
+                incarnation = await self.find(name)
+            except MetadataCorrupt:
+                is_whole = False
+            else:
+                found.update(() if incarnation is None else (incarnation,))
+        return found, is_whole
 
     async def write(self, metadata: LogMetadata, version: int) -> int:
         """Replace the record if it is at ``version``; return the new version.
@@ -338,7 +376,7 @@ class LogRegistry:
 
 def _encode_name(name: str, incarnation: int) -> bytes:
     return encode_record(
-        {"v": _FORMAT, "name": name, "incarnation": incarnation}, lambda data: _decode_name(data, name)
+        {"v": _FORMAT, "name": name, "incarnation": incarnation}, lambda data: decode_name(data, name)
     )
 
 
@@ -346,7 +384,7 @@ def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) ->
     """Whether the node of a name belongs to this incarnation. With ``damaged``, also if the node cannot be
     read."""
     try:
-        return _decode_name(data, name) == incarnation
+        return decode_name(data, name) == incarnation
     except IncompatibleVersion:
         raise
     except MetadataCorrupt:
@@ -355,7 +393,12 @@ def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) ->
         return True
 
 
-def _decode_name(data: bytes, name: str) -> int:
+def decode_name(data: bytes, name: str) -> int:
+    """Return the incarnation to which the node of a name leads.
+
+    Raises:
+        MetadataCorrupt: The node does not decode, or belongs to another name.
+    """
     fields = decode_record_untrusted(data, f"name of log {name}", MetadataCorrupt)
     fields.format(_FORMAT)
     if fields.get("name", str) != name:

@@ -130,5 +130,6 @@ async def _delete_unlisted(
     if dropped:
         with left_to_a_sweep("a ledger that its log no longer lists"):
             metadata, _ = await registry.read(incarnation)
-            listed = set() if metadata is None else {segment.ledger_id for segment in metadata.segments}
-            await delete_ledgers(client.ledgers, sorted(dropped - listed))
+            if metadata is not None:  # If it was deleted, a sweep finds the ledgers.
+                listed = {segment.ledger_id for segment in metadata.segments}
+                await delete_ledgers(client.ledgers, sorted(dropped - listed))

@@ -5,7 +5,7 @@ after it has taken a ledger off the list and before it has deleted the ledger. E
 which incarnation of which log it was made, and in which epoch (``registry.ledger_labels``). That is enough to
 know that the ledger can never be listed again:
 
-    the log's record is gone                  a log that is created again has another incarnation
+    the log was deleted                       a log that is created again has another incarnation
     the record has a later epoch              only the leader of the ledger's epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         its list never grows again
@@ -22,7 +22,7 @@ its next roll. Either the leader lists the ledger, or a later epoch makes the le
 **Snapshots** of state machines lie in ledgers too, with labels and a list of their own (``model.snapshots``).
 Replicas prune that list as they go. The sweep finds the rest:
 
-    the log's record is gone                  no replica can follow the log
+    the log was deleted                       no replica can follow the log
     no list names it                          a replica stopped before it listed the snapshot, or between
                                               taking it off the list and deleting it. A replica lists,
                                               writes and closes a snapshot. A replica that lists it after
@@ -35,17 +35,19 @@ So the sweep never touches a snapshot that a replica may restore from: a finishe
 existing log.
 
 **Nothing is deleted on a guess.** The sweep reads the ledger's metadata first, then syncs the store and reads
-the record of the log. Both must decode. If there is no record, this metadata store must at least have given
-out the number of the log's incarnation. Each of the reasons above stays true once it is true. The sweep
-deletes the ledger only at the version of the metadata that it has read. A splice does not change that version
-for every ledger, so a staged ledger is deleted together with a change of the log's record. The ledger must
-also be old, by the wall clock. That is a margin for cases that these rules overlook.
+the record of the log. Both must decode. If there is no record, the log's name must be gone too or lead to
+another incarnation, and this metadata store must have given out the number of the log's incarnation. Each of
+the reasons above stays true once it is true. The sweep deletes the ledger only at the version of the metadata
+that it has read. A splice does not change that version for every ledger, so a staged ledger is deleted
+together with a change of the log's record. The ledger must also be old, by the wall clock. That is a margin
+for cases that these rules overlook.
 
 After a restore of the metadata, the lists come from a backup, and ``metadata check --bring-back`` may be
 listing a ledger right now. So until an operator accepts the loss, the sweep keeps every ledger from before
 the restore (``meta.deletion_floor``).
 
-If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
+If the record of a log cannot be read, or is lost while the log's name still leads to it, nothing of that log
+is swept, but other logs are. Once such a log is
 deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.
 """
 
@@ -60,6 +62,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
     LogListFull,
+    LogNotFound,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     SessionExpired,
@@ -194,8 +197,9 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             unreadable.add(incarnation)
             logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
             return
-        if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:
-            return  # The number was never given out, so the ledger does not belong to this metadata store.
+        if record is None and not await _is_deleted(client, logs, name, incarnation):
+            unreadable.add(incarnation)
+            return
         if ledger_id < await deletion_floor(client.store):
             return
         if is_snapshot:
@@ -236,6 +240,21 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             await look(ledger_id)
         except MetadataCorrupt as damage:
             logger.warning("ledger=%d is not swept: %s", ledger_id, damage)
+
+
+async def _is_deleted(client: LedgerClient, logs: LogRegistry, name: bytes | None, incarnation: int) -> bool:
+    """Whether a log without a record was deleted. ``name`` is the label of one of its ledgers."""
+    if await client.store.highest_id(LOG_COUNTER) < incarnation:
+        return False  # The number was never given out, so the ledger does not belong to this metadata store.
+    try:
+        why = await logs.why_missing((name or b"").decode(), incarnation)
+    except (UnicodeDecodeError, InvalidArgument) as damage:
+        logger.warning("nothing is swept of log %d, whose name cannot be read: %s", incarnation, damage)
+        return False
+    if not isinstance(why, LogNotFound):
+        logger.warning("nothing is swept of a damaged log: %s", why)
+        return False
+    return True
 
 
 def _number(label: bytes | None) -> int | None:
@@ -332,6 +351,7 @@ async def _sweep_nodes(client: LedgerClient, logs: LogRegistry) -> None:
     components: set[str] = set()
     for directory in (CURSORS, SPLICES, SNAPSHOTS):
         components.update(await client.store.children(directory))
+    gone: list[int] = []
     for component in sorted(components):
         try:
             incarnation = incarnation_of(component)
@@ -341,10 +361,16 @@ async def _sweep_nodes(client: LedgerClient, logs: LogRegistry) -> None:
             record, _ = await logs.read(incarnation)
         except MetadataCorrupt:
             continue
-        if record is None and await client.store.highest_id(LOG_COUNTER) >= incarnation:
-            await delete_cursors(client, incarnation)
+        if record is not None:
             await delete_replaced(client, logs, incarnation)
+        elif await client.store.highest_id(LOG_COUNTER) >= incarnation:
+            gone.append(incarnation)
+    if not gone:
+        return
+    damaged, is_whole = await logs.named()  # A name without a record is damage, so its nodes stay.
+    for incarnation in gone if is_whole else ():
+        if incarnation not in damaged:
+            await delete_cursors(client, incarnation)
+            await delete_replaced(client, logs, incarnation, is_deleted=True)
             await delete_marks(client, incarnation)
             await SnapshotList(client.store, incarnation).delete()
-        elif record is not None:
-            await delete_replaced(client, logs, incarnation)

@@ -20,6 +20,7 @@ from ledgerlog.errors import IncompatibleVersion, MetadataCorrupt
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.ranges import list_ledgers
+from ledgerlog.log.registry import LogRegistry, decode_name
 from ledgerlog.meta.backup import walk
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.bookie import BookieInfo
@@ -29,18 +30,20 @@ from ledgerlog.model.layout import (
     COOKIES,
     LEDGER_COUNTER,
     LEDGERS,
+    LOG_NAMES,
     LOG_RECORDS,
     RESTORED,
     archived_ledger_of,
     incarnation_of,
     ledger_id_of,
     ledger_path,
+    log_name_of,
     log_record_of,
 )
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.restoration import Restoration
-from ledgerlog.repair.core.metadata_check import MetadataCheck, check_metadata
+from ledgerlog.repair.core.metadata_check import BrokenLog, MetadataCheck, check_metadata
 from ledgerlog.wire.ledgers import LedgerOnBookie
 
 __all__ = ["look_at_metadata"]
@@ -67,6 +70,7 @@ async def look_at_metadata(client: LedgerClient) -> MetadataCheck:
     await store.sync()
     ledgers: list[LedgerMetadata] = []
     logs: list[LogMetadata] = []
+    names: dict[str, int] = {}
     archived: dict[int, frozenset[int]] = {}
     unreadable: list[str] = []
 
@@ -77,13 +81,15 @@ async def look_at_metadata(client: LedgerClient) -> MetadataCheck:
             unreadable.append(path)
             return []
 
-    async with aclosing(walk(store, LEDGERS, LOG_RECORDS, ARCHIVES)) as nodes:
+    async with aclosing(walk(store, LEDGERS, LOG_RECORDS, LOG_NAMES, ARCHIVES)) as nodes:
         async for path, node in nodes:
             root, *rest = path.split("/")
             if root == LEDGERS:
                 ledgers += decode(path, partial(_ledger, rest, node.value))
             elif root == LOG_RECORDS:
                 logs += decode(path, partial(_log, rest, node.value))
+            elif root == LOG_NAMES:
+                names.update(decode(path, partial(_name, rest, node.value)))
             else:
                 for incarnation, ids in decode(path, partial(_archived, rest, node.value)):
                     archived[incarnation] = archived.get(incarnation, frozenset()) | ids
@@ -97,6 +103,7 @@ async def look_at_metadata(client: LedgerClient) -> MetadataCheck:
     check = check_metadata(
         ledgers=ledgers,
         logs=logs,
+        names=names,
         archived=archived,
         highest=await store.highest_id(LEDGER_COUNTER),
         restoration=restoration[0] if restoration else None,
@@ -120,7 +127,19 @@ async def look_at_metadata(client: LedgerClient) -> MetadataCheck:
         gone = [number for number in ledger_ids if await store.get(ledger_path(number)) is None]
         if gone:
             missing[name] = tuple(gone)
-    return attrs.evolve(check, not_held=tuple(still), missing=missing)
+    registry = LogRegistry(store, client.environment)
+    broken_logs = tuple([log for log in check.broken_logs if await _is_broken(registry, log)])
+    return attrs.evolve(check, not_held=tuple(still), missing=missing, broken_logs=broken_logs)
+
+
+async def _is_broken(registry: LogRegistry, log: BrokenLog) -> bool:
+    """Whether one of the two nodes of a log is still missing: the log may just have been made or deleted."""
+    try:
+        is_named = await registry.find(log.name) == log.incarnation
+        has_record = (await registry.read(log.incarnation))[0] is not None
+        return is_named != has_record and is_named == (await registry.find(log.name) == log.incarnation)
+    except MetadataCorrupt:
+        return False  # It was damaged just now. The next check reports it.
 
 
 def _ledger(rest: Sequence[str], value: bytes) -> LedgerMetadata:
@@ -131,6 +150,12 @@ def _ledger(rest: Sequence[str], value: bytes) -> LedgerMetadata:
 def _log(rest: Sequence[str], value: bytes) -> LogMetadata:
     (component,) = rest
     return LogMetadata.decode_untrusted(value, log_record_of(component))
+
+
+def _name(rest: Sequence[str], value: bytes) -> tuple[str, int]:
+    (component,) = rest
+    name = log_name_of(component)
+    return name, decode_name(value, name)
 
 
 def _archived(rest: Sequence[str], value: bytes) -> tuple[int, frozenset[int]]:

@@ -290,7 +290,9 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
                 logs.listed.setdefault(segment.ledger_id, []).append(name)
                 logs.byte_lengths[segment.ledger_id] = segment.byte_length or 0
         elif must_exist:
-            raise LogNotFound(name)
+            why = LogNotFound(name) if incarnation is None else await registry.why_missing(name, incarnation)
+            if isinstance(why, LogNotFound):
+                raise why
 
     await client.store.sync()
     await gather_each(names, look, at_once=_READS_AT_ONCE)

@@ -28,6 +28,7 @@ from ledgerlog.errors import (
     EntryUnavailable,
     InvalidArgument,
     LogNotFound,
+    MetadataCorrupt,
     Truncated,
 )
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
@@ -40,7 +41,7 @@ from ledgerlog.meta.backup_file import open_backup, write_backup
 from ledgerlog.meta.memory import Content
 from ledgerlog.meta.restore import accept_loss, restore
 from ledgerlog.model.ids import Position
-from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.layout import ledger_path, log_record_path
 from ledgerlog.model.restoration import EPOCH_MS
 from ledgerlog.testing.memory_cluster import CLUSTER, Client, MemoryCluster, open_cluster
 from tests.archive.archived_logs import (
@@ -605,6 +606,24 @@ async def test_a_log_that_is_deleted_and_made_again_is_another_log(tmp_path: Pat
         assert len(files(tmp_path)) == 2
         assert len(await records_of(again)) == 5
         assert await retire_gone(client.opened, str(tmp_path)) == []
+
+
+async def test_the_files_of_a_log_whose_record_is_lost_stay(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 2)
+        await archive(client, tmp_path)
+        job = await archiver_of(client, tmp_path)
+        record = (await job.look()).records[0][0]
+        await client.store.delete(log_record_path(log.incarnation))
+        assert await retire_gone(client.opened, str(tmp_path)) == []
+        with pytest.raises(MetadataCorrupt, match="lost the record"):
+            await archive(client, tmp_path)
+        with pytest.raises(MetadataCorrupt, match="lost the record"):
+            await job.retire(record)
+        assert len(files(tmp_path)) == 3
+        await delete_log(client.opened, "log", damaged=True)
+        assert [step.what for step in await retire_gone(client.opened, str(tmp_path))] == ["retired"] * 3
 
 
 async def test_a_log_that_is_deleted_while_a_ledger_is_copied_gets_no_archive(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from trio.testing import MockClock
 from ledgerlog.admin.gate import RequestRefused
 from ledgerlog.console.doors import Doors
 from ledgerlog.console.observer import Subject
-from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import InvalidArgument, MetadataOutcomeUnknown
 from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_PAGE_ROWS, CONSOLE_REFRESH_S, CONSOLE_WATCHERS
 from ledgerlog.log import log as logs
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.store import Create
 from ledgerlog.model.admission import Admission, ProvenBy
-from ledgerlog.model.layout import COOKIES, ledger_path
+from ledgerlog.model.layout import COOKIES, ledger_path, log_record_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
@@ -141,6 +141,20 @@ async def test_a_damaged_log_is_shown_as_such_and_the_others_go_on(clock: MockCl
             await eventually(lambda: rows(stream, "logs").get("b", {}).get("state") == "there")
             await eventually(lambda: rows(stream, "logs")["a"]["state"] == "damaged")
             assert any(path in row["what"] for row in rows(stream, "troubles").values())
+
+
+async def test_a_log_whose_record_is_lost_is_shown_as_damaged_and_costs_nothing(clock: MockClock) -> None:
+    async with staged() as stage, stage.cluster.client() as client:
+        log = await logs.create_log(client.opened, "a")
+        await client.store.delete(log_record_path(log.incarnation), version=0)
+        async with watching(stage.app, "kind=logs") as stream:
+            await eventually(lambda: rows(stream, "logs").get("a", {}).get("state") == "damaged")
+            counted = Counted()
+            stage.watcher.store.faults.append(counted)
+            await trio.sleep(60)
+            assert counted.total == 0
+            await logs.delete_log(client.opened, "a", damaged=True)
+            await eventually(lambda: rows(stream, "logs")["a"]["state"] == "deleted")
 
 
 # --- what it costs ----------------------------------------------------------------------------------
@@ -423,6 +437,20 @@ async def test_an_admin_pauses_and_resumes_repair_and_has_a_bookie_emptied(clock
         assert "there is no change" in await change("delete-everything")
 
 
+async def test_a_change_whose_outcome_is_not_known_is_in_the_log(
+    clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def change(*_: object) -> str:
+        raise MetadataOutcomeUnknown("the answer was lost")
+
+    monkeypatch.setattr("ledgerlog.console.web.change", change)
+    async with staged(1) as stage, browser(stage) as client:
+        headers = {**OURS, "x-console-mark": (await log_in(client))["mark"]}
+        answer = await client.post("/change", json={"what": "pause"}, headers=headers)
+        assert answer.status_code >= 400
+        assert any("pause (outcome unknown) by" in record.getMessage() for record in caplog.records)
+
+
 @pytest.mark.parametrize(
     ("who", "scope", "may_change"),
     [
@@ -518,6 +546,7 @@ async def test_a_malformed_request_gets_one_line_that_says_why(clock: MockClock)
             (b"[]", 400),
             (b"{}", 400),
             (b'{"token": 1}', 400),
+            (b"[" * 3000, 400),
             (b" " * 9999, 413),
         ):
             answer = await client.post(

@@ -16,13 +16,14 @@ from ledgerlog.errors import EntryNotFound, MetadataCorrupt
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.peers import LedgerPeers
 from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.log.log import create_log, delete_log
 from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.zookeeper.refusals import ZooKeeperDenies
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.id_ranges import IdSequence
 from ledgerlog.model.ids import BookieId
-from ledgerlog.model.layout import LEDGERS, LOG_COUNTER, ledger_path
+from ledgerlog.model.layout import LEDGERS, LOG_COUNTER, ledger_path, log_record_path
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
@@ -312,3 +313,17 @@ async def test_a_sweep_goes_on_after_what_it_cannot_read(clock: MockClock) -> No
         found = await sweep(client.opened, min_age_s=0)
         assert [(orphan.ledger_id, orphan.is_deleted) for orphan in found] == [(e, True) for e in ledgers[1:]]
         assert await client.store.get(broken) is not None
+
+
+async def test_a_sweep_deletes_no_ledger_of_a_log_whose_record_is_lost(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log", replication=R332)
+        async with log.writer() as writer:
+            await writer.append(b"x")
+        ledgers = await client.ledgers.list()
+        await client.store.delete(log_record_path(log.incarnation))
+        assert await sweep(client.opened, min_age_s=0) == []
+        assert await client.ledgers.list() == ledgers
+        await delete_log(client.opened, "log", damaged=True)
+        found = await sweep(client.opened, min_age_s=0)
+        assert [(orphan.ledger_id, orphan.is_deleted) for orphan in found] == [(e, True) for e in ledgers]

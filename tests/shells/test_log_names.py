@@ -16,6 +16,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL
+from ledgerlog.log.sweep import sweep
 from ledgerlog.model.layout import cursors_path, log_name_path, log_record_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
@@ -197,6 +198,38 @@ async def test_a_name_that_leads_nowhere_is_removed(world: World, client: Client
         await delete_log(client, "half")
     await delete_log(client, "half", damaged=True)
     assert await list_logs(client) == []
+
+
+async def test_a_name_without_a_record_is_a_damaged_log_and_no_deleted_one(
+    world: World, client: Client
+) -> None:
+    log = await make(client)
+    await log.cursor("reader").set(0)
+    await client.store.delete(log_record_path(log.incarnation))
+    with pytest.raises(MetadataCorrupt, match="lost the record of log 'log'"):
+        await log.info()
+    await sweep(client, min_age_s=0)
+    assert await client.store.children(cursors_path(log.incarnation)) == ["reader"]
+    await delete_log(client, "log", damaged=True)
+    with pytest.raises(LogNotFound):
+        await log.info()
+    assert await client.store.children(cursors_path(log.incarnation)) == []
+
+
+async def test_as_long_as_a_name_cannot_be_read_a_sweep_keeps_every_cursor(
+    world: World, client: Client
+) -> None:
+    """The name may lead to the log that the cursor belongs to."""
+    log, other = await make(client), await make(client, "other")
+    await log.cursor("reader").set(0)
+    await client.store.delete(log_record_path(log.incarnation))
+    await damage(client, log_name_path("log"))
+    await sweep(client, min_age_s=0)
+    assert await client.store.children(cursors_path(log.incarnation)) == ["reader"]
+    await delete_log(client, "log", damaged=True)
+    await sweep(client, min_age_s=0)
+    assert await client.store.children(cursors_path(log.incarnation)) == []
+    assert await list_logs(client) == [other.name]
 
 
 async def test_a_log_that_can_be_read_is_deleted_as_damaged_like_any_other(

@@ -87,14 +87,17 @@ async def drop(client: Client, path: str) -> None:
     await client.store.delete(path, version=node.version)
 
 
-@pytest.mark.parametrize("which", ["record", "name"])
+@pytest.mark.parametrize("which", ["record", "name", "no record"])
 async def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_audited(which: str) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         logs = [await new_log(client, name) for name in ("a", "b", "c")]
         for log in logs:
             await fill(log, 4, 3)
-        path = log_record_path(logs[1].incarnation) if which == "record" else log_name_path("b")
-        await spoil(client, path)
+        record, name = log_record_path(logs[1].incarnation), log_name_path("b")
+        if which == "no record":
+            await drop(client, record)
+        else:
+            await spoil(client, record if which == "record" else name)
         rows = await audit(client)
         assert faults(rows) == {(LOG, "b", None)}
         (row,) = [row for row in rows if row.kind == LOG]

@@ -6,6 +6,7 @@ import pytest
 
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.log_key import INCARNATION_LABEL
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.restoration import Restoration
@@ -31,6 +32,7 @@ def _checked(ledger_id: int, *, restoration: Restoration | None, last_entry: int
     return check_metadata(
         ledgers=[ledger],
         logs=[],
+        names={},
         archived={},
         highest=200,
         restoration=restoration,
@@ -63,3 +65,35 @@ def test_a_ledger_that_was_only_fenced_is_not_forgotten() -> None:
     check = _checked(7, restoration=_RESTORATION, last_entry=NO_ENTRY)
     assert (check.forgotten, check.deleted) == ((), ())
     assert check.is_sound
+
+
+@pytest.mark.parametrize(
+    ("names", "has_record", "why"),
+    [
+        ({"log": 5}, True, None),
+        ({"log": 5}, False, "logs/log leads to log/0000000000000005, which is not there"),
+        ({}, True, "log/0000000000000005 is there, and logs/log does not lead to it"),
+        ({"log": 6}, True, "logs/log leads to log/0000000000000006, which is not there"),
+    ],
+)
+def test_a_log_with_one_of_its_two_nodes_is_broken(
+    names: dict[str, int], has_record: bool, why: str | None
+) -> None:
+    log = LogMetadata.create(
+        name="log", incarnation=5, created_ms=0, token=b"t", replication=Replication(3, 3, 2)
+    )
+    check = check_metadata(
+        ledgers=[],
+        logs=[log] if has_record else [],
+        names=names,
+        archived={},
+        highest=0,
+        restoration=None,
+        cookies=(),
+        registered=(),
+        held={},
+        in_limbo=(),
+        unreadable=(),
+    )
+    assert (why is None) == check.is_sound
+    assert why is None or why in [broken.why for broken in check.broken_logs]

@@ -58,6 +58,7 @@ from ledgerlog.errors import (
     EntryUnavailable,
     LedgerLogError,
     LedgerNotFound,
+    LogNotFound,
 )
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.metadata import LedgerRegistry
@@ -248,13 +249,26 @@ class Archiver:
         """
         await self.client.store.sync()
         records = await self.archives.of_log(self.incarnation)
-        metadata, version = await self.logs.read(self.incarnation)
+        metadata, version = await self.read_log()
         wanted = {segment.ledger_id for segment in ([] if metadata is None else metadata.segments)}
         wanted.update(ledger.ledger_id for record, _ in records for ledger in record.ledgers)
         with_copies = [each for each in sorted(wanted) if await self._has_metadata(each)]
         return LogState(
             metadata=metadata, version=version, records=tuple(records), with_copies=frozenset(with_copies)
         )
+
+    async def read_log(self) -> tuple[LogMetadata | None, int]:
+        """Read the log's record and its version; (None, -1) if the log was deleted.
+
+        Raises:
+            MetadataCorrupt: The record does not decode. Or it is lost: the log's name still leads to it.
+        """
+        metadata, version = await self.logs.read(self.incarnation)
+        if metadata is None:
+            why = await self.logs.why_missing(self.name, self.incarnation)
+            if not isinstance(why, LogNotFound):
+                raise why
+        return metadata, version
 
     async def _has_metadata(self, ledger_id: int) -> bool:
         """Whether a ledger has metadata, even if they do not decode. In that case the ledger's step fails."""
@@ -275,7 +289,7 @@ class Archiver:
         """
         await self.client.store.sync()
         found = await self.archives.find(self.incarnation, ledger_id)
-        metadata, version = await self.logs.read(self.incarnation)
+        metadata, version = await self.read_log()
         is_there = await self._has_metadata(ledger_id)
         return LogState(
             metadata=metadata,
@@ -477,7 +491,7 @@ class Archiver:
         async def write(is_unsure: bool) -> ArchiveStep:
             # After a lost answer (``is_unsure``), the store may have created the record or may still create
             # it. The new file must then stay.
-            metadata, version = await self.logs.read(self.incarnation)
+            metadata, version = await self.read_log()
             existing = await self.archives.find(self.incarnation, record.ledger_id)
             if existing is not None:
                 found = existing[0]
@@ -596,7 +610,7 @@ class Archiver:
         if stored is None or len(record.ledgers) > 1:
             # Only the file has all the records, so it must be restored.
             raise ArchiveCorrupt(record.file, f"{why}; no bookie has its records now")
-        metadata, _ = await self.logs.read(self.incarnation)
+        metadata, _ = await self.read_log()
         index = None if metadata is None else metadata.index_of(ledger_id)
         if metadata is None or index is None:
             return done("skipped", record, why="its records were truncated in the meantime")
@@ -646,7 +660,7 @@ class Archiver:
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
             return done("skipped", record, why="its archive changed in the meantime")
-        metadata, _ = await self.logs.read(self.incarnation)
+        metadata, _ = await self.read_log()
         if metadata is not None and metadata.index_of(record.ledger_id) is not None:
             return done("skipped", record, why="its log names it")
         # The record is data and is not trusted: delete only files of this log, at a destination with its

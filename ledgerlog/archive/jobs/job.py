@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, Steps, guarded
 from ledgerlog.archive.jobs.claiming import load_destination
 from ledgerlog.archive.jobs.cleaning import clean
@@ -15,6 +17,8 @@ from ledgerlog.meta.belonging import check_cluster
 from ledgerlog.model.layout import CLUSTER
 
 __all__ = ["archive_log", "cluster_id", "open_archiver", "retire_gone"]
+
+logger = logging.getLogger(__name__)
 
 
 async def open_archiver(
@@ -155,6 +159,8 @@ async def retire_gone(
 ) -> list[ArchiveStep]:
     """Delete the files, and then their records, of all logs that were deleted.
 
+    If the record of a log is lost (``log.registry``), the log was not deleted, and its files stay.
+
     Args:
         client: The cluster.
         destination: A directory, or a URL that ``pyarrow.fs`` knows. Files at other destinations whose marker
@@ -176,16 +182,20 @@ async def retire_gone(
         MetadataUnavailable: The metadata store did not answer. The steps until then are done.
     """
     steps = Steps(on_step)
-    archives = ArchiveRegistry(client.store)
+    archives, logs = ArchiveRegistry(client.store), LogRegistry(client.store, client.environment)
     await client.store.sync()
     for incarnation in await archives.incarnations():
-        metadata, _ = await LogRegistry(client.store, client.environment).read(incarnation)
+        metadata, _ = await logs.read(incarnation)
         if metadata is not None:
             continue
-        # The log is gone for good, so no more records are added to these.
         records = await archives.of_log(incarnation)
         if not records:
             continue
+        why = await logs.why_missing(records[0][0].log, incarnation)
+        if not isinstance(why, LogNotFound):
+            logger.warning("no archived file of a damaged log is deleted: %s", why)
+            continue
+        # The log is gone for good, so no more records are added to these.
         archiver = Archiver(
             client,
             records[0][0].log,

@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ledgerlog.model.ids import NO_ENTRY, BookieId
-from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.layout import ledger_path, log_name_path, log_record_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.log_key import INCARNATION_LABEL, is_key_of_log
 from ledgerlog.model.restoration import Restoration
 from ledgerlog.wire.ledgers import LedgerOnBookie
 
-__all__ = ["HeldOnly", "MetadataCheck", "NotHeld", "check_metadata"]
+__all__ = ["BrokenLog", "HeldOnly", "MetadataCheck", "NotHeld", "check_metadata"]
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +57,19 @@ class NotHeld:
     """Other bookies, which hold entries of the ledger."""
 
 
+@attrs.frozen
+class BrokenLog:
+    """A log that has a name and no record, or a record to which its name does not lead.
+
+    A log is made and deleted with both nodes in one transaction. So the store has lost one of them.
+    """
+
+    name: str
+    incarnation: int
+    why: str
+    """Which node is there and which is not, in words."""
+
+
 @attrs.frozen(kw_only=True)
 class MetadataCheck:
     """The differences between the metadata and the bookies."""
@@ -71,6 +84,7 @@ class MetadataCheck:
     not_held: tuple[NotHeld, ...]
     missing: Mapping[str, tuple[int, ...]]
     """By log, the ledgers of the log's list that are missing from the metadata and from the archive."""
+    broken_logs: tuple[BrokenLog, ...]
     above_counter: tuple[int, ...]
     """Ids of ledgers above the store's counter. The store would give out these ids again."""
     unregistered: tuple[BookieId, ...]
@@ -88,6 +102,7 @@ class MetadataCheck:
             self.forgotten
             or self.not_held
             or self.missing
+            or self.broken_logs
             or self.above_counter
             or self.unregistered
             or self.silent
@@ -99,6 +114,7 @@ def check_metadata(
     *,
     ledgers: Sequence[LedgerMetadata],
     logs: Sequence[LogMetadata],
+    names: Mapping[str, int],
     archived: Mapping[int, frozenset[int]],
     highest: int,
     restoration: Restoration | None,
@@ -113,6 +129,7 @@ def check_metadata(
     Args:
         ledgers: The metadata of all ledgers, read before the bookies' lists.
         logs: The records of all logs.
+        names: By name, the incarnation of each log, as far as the nodes of the names can be read.
         archived: By incarnation, the ledgers that are in an archive.
         highest: The highest ledger id that was given out.
         restoration: The restore whose loss is not accepted yet; None if there is none.
@@ -158,6 +175,18 @@ def check_metadata(
         lacking = tuple(s.ledger_id for s in log.segments if s.ledger_id not in there)
         if lacking:
             missing[log.name] = lacking
+    broken_logs: list[BrokenLog] = []
+    recorded = {log.incarnation for log in logs}
+    for name, incarnation in sorted(names.items()):
+        record = log_record_path(incarnation)
+        if incarnation not in recorded and record not in unreadable_paths:
+            why = f"{log_name_path(name)} leads to {record}, which is not there"
+            broken_logs.append(BrokenLog(name, incarnation, why))
+    for log in logs:
+        name = log_name_path(log.name)
+        if names.get(log.name) != log.incarnation and name not in unreadable_paths:
+            why = f"{log_record_path(log.incarnation)} is there, and {name} does not lead to it"
+            broken_logs.append(BrokenLog(log.name, log.incarnation, why))
     needed = {*cookies, *(b for x in ledgers for fragment in x.fragments for b in fragment.ensemble)}
     return MetadataCheck(
         ledgers=len(ledgers),
@@ -166,6 +195,7 @@ def check_metadata(
         deleted=tuple(deleted),
         not_held=tuple(not_held),
         missing=missing,
+        broken_logs=tuple(broken_logs),
         above_counter=tuple(sorted(x for x in stored | holders.keys() if x > highest)),
         unregistered=tuple(sorted(needed - {*registered})),
         silent=tuple(sorted({*registered} - held.keys())),
