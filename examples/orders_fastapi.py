@@ -59,7 +59,11 @@ def make_app(uri: str, address: str) -> FastAPI:
     async def put_order(client: str, number: int, request: Request) -> Response:
         """Take an order. A client numbers its orders from 0."""
         campaign: ledgerlog.aio.Campaign = app.state.campaign
-        order = json.dumps({"client": client, "number": number, "order": (await request.body()).decode()})
+        try:
+            text = (await request.body()).decode()
+        except UnicodeDecodeError:
+            return JSONResponse({"error": "an order is a text in UTF-8"}, status_code=422)
+        order = json.dumps({"client": client, "number": number, "order": text})
         try:
             ack = await campaign.append(order.encode(), producer=client, sequence=number)
         except ledgerlog.NotLeader as elsewhere:

@@ -58,7 +58,11 @@ def make_app(log: ledgerlog.Log, campaign: ledgerlog.Campaign) -> Starlette:
     async def put_order(request: Request) -> Response:
         """Take an order. A client numbers its orders from 0."""
         client, number = request.path_params["client"], request.path_params["number"]
-        order = json.dumps({"client": client, "number": number, "order": (await request.body()).decode()})
+        try:
+            text = (await request.body()).decode()
+        except UnicodeDecodeError:
+            return JSONResponse({"error": "an order is a text in UTF-8"}, status_code=422)
+        order = json.dumps({"client": client, "number": number, "order": text})
         try:
             ack = await campaign.append(order.encode(), producer=client, sequence=number)
         except ledgerlog.NotLeader as elsewhere:
@@ -75,7 +79,11 @@ def make_app(log: ledgerlog.Log, campaign: ledgerlog.Campaign) -> Starlette:
 
     async def events(request: Request) -> Response:
         """Send all orders after the last one that the client saw, and then each new one."""
-        return EventStream(log, int(request.headers.get("last-event-id", "-1")) + 1)
+        try:
+            last = int(request.headers.get("last-event-id", "-1"))
+        except ValueError:
+            return JSONResponse({"error": "Last-Event-ID is not a number"}, status_code=422)
+        return EventStream(log, last + 1)
 
     async def leader(request: Request) -> Response:
         """Tell which process leads."""

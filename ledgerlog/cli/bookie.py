@@ -24,6 +24,8 @@ from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.versions import SPOKEN
 
 _ANSWER_S = 2.0
+_TROUBLES_SHOWN = 10
+"""``bookie decommission`` prints at most this many reasons why a ledger still refers to the bookie."""
 
 
 @attrs.frozen
@@ -150,9 +152,16 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
 
     async def empty() -> bool:
         is_told = False
+        known_troubles: set[str] = set()
 
         def say(emptying: Emptying) -> None:
             nonlocal is_told
+            for ledger_id, trouble in sorted(emptying.troubles.items()):
+                if trouble not in known_troubles and len(known_troubles) < _TROUBLES_SHOWN:
+                    known_troubles.add(trouble)
+                    click.echo(
+                        f"ledgerlog: ledger {ledger_id} still refers to {bookie_id}: {trouble}", err=True
+                    )
             bar.describe(f"{emptying.ledgers_left} ledgers left")
             if emptying.ledgers_left and not emptying.workers and not is_told:
                 is_told = True

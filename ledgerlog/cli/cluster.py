@@ -23,8 +23,10 @@ from ledgerlog.cli.running import run_until_interrupted
 from ledgerlog.cli.trial_certificates import has_authority, tls_files
 from ledgerlog.cli.zookeeper import HOST, existing_servers, free_port
 from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.grants import grant_at_first
 from ledgerlog.model.access import Grant, Role
+from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
 
@@ -95,7 +97,8 @@ def cluster_run(
 ) -> None:
     """Run a cluster in the directory PATH until interrupted.
 
-    The command prints 'uri: ...' once all bookies serve. With '--tls' it first prints the environment
+    The command prints 'uri: ...' once the bookies serve. If a bookie does not start to serve, the command
+    says why and runs the others. With '--tls' it first prints the environment
     variables that clients need, and with '--admin' the administration port of each bookie. If a process dies,
     it is started again, and a bookie keeps its port. The log of bookie N is PATH/bookie-N.log. SIGINT and
     SIGTERM stop the whole cluster gracefully.
@@ -131,7 +134,13 @@ def cluster_run(
             credentials=credentials,
             credentials_of=credentials_of,
             options_of=options_of,
+            report=_report,
         ) as local:
+            if (await STORED_ADMISSION.read(local.cluster.client.store)).by is ProvenBy.NOTHING:
+                _report(
+                    "this cluster is open: every process that can reach its bookies may do everything. "
+                    "'ledgerlog access mode --help' says how to close it"
+                )
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; the command runs all of them")
             if zookeepers is not None and servers != zookeepers:
@@ -141,7 +150,7 @@ def cluster_run(
             if has_tls:
                 await grant_at_first(local.cluster.client.store, CLIENT, Grant(Role.WRITER))
             if as_json:
-                pids = {bookie_id: child.pid for bookie_id, child in local.bookies.items()}
+                pids = {each: child.pid for each, child in local.bookies.items() if each not in local.down}
                 said = {"uri": local.uri, "bookies": pids}
                 if local.zookeepers:
                     said["zookeepers"] = {name: child.pid for name, child in local.zookeepers.items()}

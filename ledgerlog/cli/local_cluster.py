@@ -119,6 +119,8 @@ class LocalCluster:
     """Returns words to put before a bookie's command: a program that turns into it, like nsenter."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
     """The last process that was started for each bookie."""
+    down: list[BookieId] = attrs.field(factory=list)
+    """The bookies that stay down, because they did not start to serve."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
     """The last process that was started for each ZooKeeper server, by name (``zookeeper-1``)."""
     servers: dict[str, ZookeeperServer] = attrs.field(factory=dict)
@@ -234,7 +236,6 @@ class LocalCluster:
         Raises:
             ChildFailed: All bookies stay down.
         """
-        down: list[str] = []
 
         async def keep_server(server: ZookeeperServer) -> None:
             backoff = Backoff(_DELAY_MIN_S, _DELAY_MAX_S)
@@ -262,10 +263,7 @@ class LocalCluster:
                 try:
                     await self.start_serving(bookie_id)
                 except ChildFailed as failure:
-                    report(f"{failure}; it stays down")
-                    down.append(bookie_id)
-                    if len(down) == len(self.bookies):
-                        raise
+                    self.stays_down(bookie_id, failure, report)
                     return
                 report(f"{bookie_id} serves again")
 
@@ -274,7 +272,15 @@ class LocalCluster:
                 for server in self.servers.values():
                     nursery.start_soon(keep_server, server)
                 for bookie_id in self.bookie_ids:
-                    nursery.start_soon(keep, bookie_id)
+                    if bookie_id not in self.down:
+                        nursery.start_soon(keep, bookie_id)
+
+    def stays_down(self, bookie_id: BookieId, failure: ChildFailed, report: Report) -> None:
+        """Note that a bookie stays down. If it was the last one, raise ``failure``."""
+        report(f"{failure}; {bookie_id} stays down")
+        self.down.append(bookie_id)
+        if {*self.bookies} <= {*self.down}:
+            raise failure
 
 
 ADMIN = Principal(PrincipalKind.ADMIN, "admin")
@@ -327,8 +333,11 @@ async def local_cluster(
     credentials_of: Callable[[BookieId], Credentials] = lambda _: NO_CREDENTIALS,
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
+    report: Report | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """Run bookies ``bookie-1`` to ``bookie-N`` for the body of the ``async with``. All serve at its start.
+    """Run bookies ``bookie-1`` to ``bookie-N`` for the body of the ``async with``.
+
+    All of them serve at its start, unless you pass ``report``.
 
     At the end of the body, the bookies stop gracefully, then the ZooKeeper servers. No process is left.
 
@@ -348,11 +357,13 @@ async def local_cluster(
         credentials_of: See ``LocalCluster.credentials_of``.
         options_of: See ``LocalCluster.options_of``.
         prefix_of: See ``LocalCluster.prefix_of``.
+        report: Called with a line about each bookie that does not start to serve. Such a bookie stays down.
+            None: then the cluster does not start.
 
     Raises:
         StorageLocked: Another process runs a cluster in the directory.
         InvalidArgument: The cluster's metadata is in the other kind of store.
-        ChildFailed: A bookie or a ZooKeeper server does not start to serve.
+        ChildFailed: A ZooKeeper server or a bookie does not start to serve; with ``report``, no bookie does.
         ZooKeeperMissing: ZooKeeper's jars or a Java are missing.
 
     Errors of ``ledgerlog.connect`` pass through.
@@ -384,11 +395,28 @@ async def local_cluster(
                 local.credentials, local.credentials_of = credentials, credentials_of
                 local.options_of, local.prefix_of = options_of, prefix_of
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}
-                async with trio.open_nursery() as nursery:
-                    for number in range(1, bookies + 1):
-                        nursery.start_soon(local.start_serving, _bookie_id(number))
-                local.bookies = {_bookie_id(n): local.bookies[_bookie_id(n)] for n in range(1, bookies + 1)}
+                await _start_bookies(local, [_bookie_id(n) for n in range(1, bookies + 1)], report)
                 yield local
+
+
+async def _start_bookies(local: LocalCluster, bookie_ids: list[BookieId], report: Report | None) -> None:
+    failures: dict[BookieId, ChildFailed] = {}
+
+    async def start(bookie_id: BookieId) -> None:
+        try:
+            await local.start_serving(bookie_id)
+        except ChildFailed as failure:
+            if report is None:
+                raise
+            failures[bookie_id] = failure
+
+    async with trio.open_nursery() as nursery:
+        for bookie_id in bookie_ids:
+            nursery.start_soon(start, bookie_id)
+    local.bookies = {each: local.bookies[each] for each in bookie_ids if each in local.bookies}
+    for bookie_id in bookie_ids:
+        if report is not None and bookie_id in failures:
+            local.stays_down(bookie_id, failures[bookie_id], report)
 
 
 async def _start_server(children: ChildProcesses, server: ZookeeperServer) -> Child:
@@ -433,8 +461,11 @@ async def _make_cluster(uri: ClusterUri, path: Path, credentials: Credentials, i
 
     A new closed cluster without credentials gets a secret. Processes of this machine find the secret: it lies
     beside the SQLite file, or the metadata in ZooKeeper say where it is."""
-    if not is_closed or credentials.tls is not None:
+    if not is_closed:
         await make_cluster_at(uri, credentials=credentials)
+        return
+    if credentials.tls is not None:
+        await make_closed_cluster(uri, credentials, by=ProvenBy.TLS)
         return
     file = credentials.secret_file
     if file is None:

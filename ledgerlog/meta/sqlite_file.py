@@ -597,7 +597,7 @@ def _create(path: str) -> None:
 
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{Path(path).as_uri()}?mode=rw",
+        f"{Path(path).absolute().as_uri()}?mode=rw",
         uri=True,
         isolation_level=None,
         timeout=BUSY_TIMEOUT_MS / 1000,

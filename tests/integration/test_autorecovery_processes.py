@@ -465,6 +465,19 @@ async def test_a_bookie_is_decommissioned_under_load(tmp_path: Path) -> None:
         assert leaving.encode() not in listed
 
 
+async def test_a_bookie_that_cannot_be_emptied_is_told_with_the_reason(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=3, auto_recovery=True) as local:
+        await set_up(local.cluster)
+        closed = await local.cluster.ledgers.create(replication=R332)
+        await closed.append(b"x")
+        await closed.close()
+        command = [*LEDGERLOG, "bookie", "decommission", "bookie-1", "--uri", local.uri]
+        log_path = tmp_path / "decommission.stderr"
+        child = await local.children.start("decommission", command, log_path=log_path)
+        await until(lambda: "ledger 0 still refers to bookie-1: " in log_path.read_text(encoding="utf-8"))
+        await child.stop()
+
+
 async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=4, auto_recovery=True) as local:
         cluster = local.cluster

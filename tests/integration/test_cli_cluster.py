@@ -100,6 +100,37 @@ async def test_a_bookie_that_never_comes_to_serve_is_given_up(
     assert "given up after 2 starts" in str(caught)
 
 
+async def test_a_bookie_that_does_not_start_is_told_and_the_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_clusters, "START_ATTEMPTS", 2)
+    async with local_cluster(tmp_path, bookies=3):
+        pass
+    (tmp_path / "bookie-2" / "cookie").write_bytes(b"not a cookie")
+    said: list[str] = []
+    async with local_cluster(tmp_path, bookies=3, report=said.append) as local:
+        assert local.down == ["bookie-2"]
+        assert (said[0].count("cookie") > 0, "bookie-2 stays down" in said[0]) == (True, True)
+        assert sorted(info.bookie_id for info in local.cluster.bookies.writable()) == ["bookie-1", "bookie-3"]
+    for number in (1, 3):
+        (tmp_path / f"bookie-{number}" / "cookie").write_bytes(b"not a cookie")
+    with pytest.raises(ChildFailed):
+        async with local_cluster(tmp_path, bookies=3, report=said.append):
+            pass
+
+
+async def test_a_cluster_that_a_program_made_for_itself_is_open_and_cluster_run_says_so(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "cluster"
+    async with connect(f"file:{path}"):
+        pass
+    async with running_cluster(path) as running:
+        await running.wait_for("this cluster is open")
+    async with running_cluster(tmp_path / "other") as running:
+        assert "open" not in running.says()
+
+
 async def test_the_options_of_a_cluster_are_written_once_and_then_its_owners(tmp_path: Path) -> None:
     async with local_cluster(tmp_path, bookies=1):
         pass

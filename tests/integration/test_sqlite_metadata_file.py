@@ -27,7 +27,7 @@ from ledgerlog.errors import (
 from ledgerlog.meta import sqlite_file
 from ledgerlog.meta.belonging import Belonging, make_cluster
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
-from ledgerlog.meta.sqlite_file import open_metadata_file
+from ledgerlog.meta.sqlite_file import open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
 from tests.waiting import PATIENCE_S
@@ -88,6 +88,12 @@ async def test_a_symbolic_link_leads_to_the_same_store(written: Path, tmp_path: 
 
 
 @pytest.mark.long
+async def test_a_relative_path_leads_to_the_same_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(written.parent)
+    for path in (written.name, f"./{written.name}"):
+        assert list(read_snapshot(path)) == list(read_snapshot(str(written)))
+
+
 async def test_no_flipped_byte_ever_changes_what_is_read(written: Path, tmp_path: Path) -> None:
     whole = written.read_bytes()
     expected = {f"{n:04}": b"value %d " % n * 20 for n in range(60)}

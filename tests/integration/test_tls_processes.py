@@ -44,8 +44,9 @@ async def test_a_local_cluster_with_tls_serves_those_who_have_a_certificate(
         await ledgerlog_ok("log", "append", "orders", *mine, uri=cluster.uri, stdin=b"one\ntwo\n")
         assert await ledgerlog_ok("log", "read", "orders", "--raw", *mine, uri=cluster.uri) == b"one\ntwo\n"
         assert (await ledgerlog_ok("bookie", "list", *mine, uri=cluster.uri)).count(b"writable") == 3
+        assert b"closed by certificates" in await ledgerlog_ok("access", "mode", *mine, uri=cluster.uri)
         for files, why in (
-            ([], "it speaks TLS, but this process has no certificate"),
+            ([], "this cluster is closed by certificates, but this process has none"),
             (options(stranger(path)), "it does not trust the authority of this process's certificate"),
         ):
             listed = await ledgerlog("bookie", "list", *files, uri=cluster.uri)
