@@ -29,7 +29,7 @@ import attrs
 import trio
 
 from ledgerlog.admin.http import Asked
-from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, WireError
+from ledgerlog.errors import LedgerLogError, WireError
 from ledgerlog.event_log import ADMIN_CHANGE, tell
 from ledgerlog.limits import ACCESS_LOOK_S
 from ledgerlog.meta.grants import read_grants
@@ -174,7 +174,7 @@ class AdminGate:
 
 @contextmanager
 def telling_of_change(process: str, what: str, *, by: Principal | None, client: str) -> Iterator[None]:
-    """Log the change that the body makes for a client, if it is made or may be made.
+    """Log the change that the body makes for a client. If it fails, log the reason: it may have been made.
 
     Args:
         process: The process that makes the change, for the log.
@@ -184,8 +184,8 @@ def telling_of_change(process: str, what: str, *, by: Principal | None, client: 
     """
     try:
         yield
-    except MetadataOutcomeUnknown:
-        _tell_of_change(process, f"{what} (outcome unknown)", by, client)
+    except LedgerLogError as failure:
+        _tell_of_change(process, f"{what} (failed: {failure})", by, client)
         raise
     _tell_of_change(process, what, by, client)
 
