@@ -34,14 +34,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import trio
 
 from ledgerlog.concurrency.core.rate import TokenBucket
 from ledgerlog.concurrency.nurseries import open_serving_nursery
-from ledgerlog.errors import BookieUnavailable
+from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.copies import ask_copies
 from ledgerlog.ledger.core.comparison import CopyAsk
@@ -70,6 +71,8 @@ logger = logging.getLogger(__name__)
 
 Missing = list[tuple[int, int]]
 """Ranges of entry ids, in ascending order."""
+
+T = TypeVar("T")
 
 
 class Pacer:
@@ -221,6 +224,7 @@ class Copying:
             RepairFailed: The fragment could not be repaired now. This repair did not change the metadata.
                 Errors of reading (EntryCorrupt, EntryNotFound, EntryUnavailable) mean the same: some entry
                 could not be read.
+            PermissionDenied: This client may not read the ledger. This repair did not change the metadata.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store could not be reached. The write may or may not have
                 happened; the next survey shows it.
@@ -248,13 +252,18 @@ class Copying:
 
         Raises:
             BookieUnavailable: The bookie does not take the copies.
+            PermissionDenied: This client may not read the ledger.
         """
         core = Backfill(metadata, bookie, share, missing)
         await _FillShell(self, core, metadata).run()
         return core
 
     async def read(self, core: FragmentRepair | Backfill, ask: RangeAsk) -> None:
-        """Read entries from a bookie, and hand the answer to the core that asks for them."""
+        """Read entries from a bookie, and hand the answer to the core that asks for them.
+
+        Raises:
+            PermissionDenied: This client may not read the ledger.
+        """
         answer = await read_range(
             self._client.pool.connection(ask.bookie),
             core.ledger_id,
@@ -307,19 +316,39 @@ class Copying:
         return True
 
 
-class _FragmentShell:
+class _Shell:
+    """Carries out the reads and copies that a core asks for, each in a task of its own."""
+
+    def __init__(self, copying: Copying) -> None:
+        self._copying = copying
+        self._client = copying._client
+        self._failure: LedgerLogError | None = None
+        """The first expected error of a task. It ends the work, and ``run`` raises it."""
+        self._wake = trio.Event()
+
+    def _start(self, nursery: trio.Nursery, work: Callable[[T], Awaitable[None]], item: T) -> None:
+        """Start ``work(item)`` in a task. If it raises an expected error, ``_failure`` is that error."""
+        nursery.start_soon(self._carry_out, partial(work, item))
+
+    async def _carry_out(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except LedgerLogError as failure:
+            self._failure = self._failure or failure
+        self._wake.set()
+
+
+class _FragmentShell(_Shell):
     """Runs the repair of one fragment."""
 
     def __init__(self, copying: Copying, core: FragmentRepair) -> None:
-        self._copying = copying
+        super().__init__(copying)
         self._core = core
-        self._client = copying._client
         self._targets: dict[BookieId, Target] = {}
         self._registrations: dict[BookieId, Check] = {}
-        self._wake = trio.Event()
 
     async def run(self) -> None:
-        """Run the repair to its end. Raises the core's ``failure``."""
+        """Run the repair to its end. Raises the core's ``failure``, or the error of a read."""
         core = self._core
         try:
             self._targets = {
@@ -330,21 +359,22 @@ class _FragmentShell:
         finally:
             for target in self._targets.values():
                 target.close()
-        if core.failure is not None:
-            raise core.failure
+        failure = self._failure or core.failure
+        if failure is not None:
+            raise failure
 
     async def _drive(self, nursery: trio.Nursery) -> None:
         core = self._core
-        while not core.is_over:
+        while self._failure is None and not core.is_over:
             self._wake = trio.Event()
             await self._look_at_targets()
             if core.intent is not None:
                 core.on_metadata_read(*await self._write(core.intent))
                 continue
             for ask in core.take_asks():
-                nursery.start_soon(self._read, ask)
+                self._start(nursery, self._read, ask)
             for copy in core.take_copies():
-                nursery.start_soon(self._store, copy)
+                self._start(nursery, self._store, copy)
             if core.intent is None and not core.is_over:
                 await self._wake.wait()  # Reads and copies have their own deadlines.
 
@@ -369,7 +399,6 @@ class _FragmentShell:
 
     async def _read(self, ask: RangeAsk) -> None:
         await self._copying.read(self._core, ask)
-        self._wake.set()
 
     async def _store(self, copy: Copy) -> None:
         try:
@@ -378,22 +407,18 @@ class _FragmentShell:
             self._core.on_copy_failed(copy, str(cause))
         else:
             self._core.on_copied(copy)
-        self._wake.set()
 
 
-class _FillShell:
+class _FillShell(_Shell):
     """Runs the filling of one bookie's share."""
 
     def __init__(self, copying: Copying, core: Backfill, metadata: LedgerMetadata) -> None:
-        self._copying = copying
+        super().__init__(copying)
         self._core = core
-        self._client = copying._client
-        self._target = Target(copying._client, metadata, core.bookie)
-        self._failure: BookieUnavailable | None = None
-        self._wake = trio.Event()
+        self._target = Target(self._client, metadata, core.bookie)
 
     async def run(self) -> None:
-        """Run the filling to its end. Raises BookieUnavailable if the bookie does not take the copies."""
+        """Run the filling to its end. Raises the error of a list, a read or a copy."""
         try:
             async with open_serving_nursery() as nursery:
                 await self._drive(nursery)
@@ -408,11 +433,11 @@ class _FillShell:
             self._wake = trio.Event()
             await self._copying.pacer.wait_resumed()
             for listing in core.take_lists():
-                nursery.start_soon(self._list, listing)
+                self._start(nursery, self._list, listing)
             for ask in core.take_asks():
-                nursery.start_soon(self._read, ask)
+                self._start(nursery, self._read, ask)
             for copy in core.take_copies():
-                nursery.start_soon(self._store, copy)
+                self._start(nursery, self._store, copy)
             if not core.is_done:
                 await self._wake.wait()  # Lists, reads and copies have their own deadlines.
 
@@ -423,17 +448,10 @@ class _FillShell:
             core.on_list_failed(ask)
         else:
             core.on_listed(ask, answer)
-        self._wake.set()
 
     async def _read(self, ask: RangeAsk) -> None:
         await self._copying.read(self._core, ask)
-        self._wake.set()
 
     async def _store(self, copy: Copy) -> None:
-        try:
-            await self._copying.store(self._target, copy.entries, self._core.lac)
-        except BookieUnavailable as cause:
-            self._failure = self._failure or cause
-        else:
-            self._core.on_copied(copy)
-        self._wake.set()
+        await self._copying.store(self._target, copy.entries, self._core.lac)
+        self._core.on_copied(copy)

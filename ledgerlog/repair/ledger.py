@@ -115,7 +115,8 @@ class _Attempt:
     damaged: frozenset[BookieId] | None = None
     """See ``LedgerRepair._damaged``; None before the bookies were asked."""
     incomplete: set[BookieId] | None = None
-    """Bookies that lack entries or may lack some; None before bookies were asked which entries they have."""
+    """Bookies that lack entries or may lack some; None until all bookies were asked which entries they
+    have."""
     unsteady: set[BookieId] = attrs.Factory(set)
     """Lost bookies of the task that were registered again, but do not answer and are not registered now."""
     stuck: dict[tuple[int, BookieId], str] = attrs.Factory(dict)
@@ -518,7 +519,7 @@ class LedgerRepair:
     ) -> Verdict:
         """Compare each bookie's list of entries with its shares, and give it the entries that it lacks."""
         task = attempt.task
-        attempt.incomplete = incomplete = set[BookieId]()
+        incomplete = set[BookieId]()
         nowhere = RangeSet()
         silent: list[str] = []
         in_limbo: list[str] = []
@@ -569,6 +570,7 @@ class LedgerRepair:
                     )
                 if not_now or filled.nowhere.ranges():
                     incomplete.add(bookie)
+        attempt.incomplete = incomplete
         if lost := nowhere.ranges():
             left.append(f"no intact copy is left of entries {_listed(lost)}")
         if silent:

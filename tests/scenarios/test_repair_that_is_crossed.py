@@ -4,12 +4,21 @@ repaired now.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from ledgerlog.errors import PermissionDenied
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.meta.grants import change_grants
+from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.missing import shares
+from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.copying import Copying, Pacer, Target
 from ledgerlog.repair.core.audit import named_bookies
@@ -17,6 +26,7 @@ from ledgerlog.repair.core.repair import FragmentRepair, RepairFailed
 from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.repairing import (
+    R332,
     assert_whole,
     lock_is_taken,
     names,
@@ -175,6 +185,75 @@ async def test_too_few_bookies_leave_a_task_with_its_reason_until_one_comes(cloc
         await cluster.add_bookie()
         await repaired(client, queue, ledger_id, {"b1"})
         await assert_whole(client, ledger_id, 10)
+
+
+async def restrict(cluster: MemoryCluster, host: str) -> None:
+    """Let the clients of a host read and write only the logs below ``mine/``."""
+    cluster.network.principals[host] = principal = Principal("client", "repair")
+    async with cluster.tree.open_store() as store:
+        await change_grants(store, principal, lambda now: now.granted(Grant(Role.WRITER, "mine/")))
+    await wait_all_tasks_blocked()
+
+
+async def belonging(client: Client, log: bytes) -> int:
+    """A closed ledger of a log, with one entry."""
+    writer = await client.ledgers.create(replication=R332, metadata={"log-name": log})
+    await writer.append(payload(0))
+    await writer.close()
+    return writer.ledger_id
+
+
+async def test_a_worker_that_may_not_read_a_ledger_leaves_it_with_the_reason_and_repairs_the_others(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        denied, permitted = await belonging(client, b"a/1"), await belonging(client, b"mine/1")
+        await restrict(cluster, "repair-1")
+        lost = sorted(await names(client, denied) & await names(client, permitted))[0]
+        await queue.post(denied, incomplete=await names(client, denied))
+        before, _ = await queue.task(denied) or (None, 0)
+        assert before is not None
+        await start_repair(cluster)
+        await cluster.bookies[lost].kill(session_s=0)
+
+        async def has_reason() -> bool:
+            found = await queue.task(denied)
+            return found is not None and lost in found[0].lost and "may not read" in (found[0].trouble or "")
+
+        await until(has_reason)
+        task, _ = await queue.task(denied) or (None, 0)
+        assert task is not None
+        assert task.incomplete == before.incomplete, "no bookie has said which entries it has"
+
+        async def is_repaired() -> bool:
+            return lost not in await names(client, permitted)
+
+        await until(is_repaired)
+
+
+@pytest.mark.parametrize("what", ["fill", "repair_fragment"])
+async def test_copying_without_the_right_to_read_is_refused_without_a_group(
+    what: str, clock: MockClock
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        ledger_id = await belonging(client, b"a/1")
+        metadata, version = await LedgerRegistry(client.store, client.opened.environment).read(ledger_id)
+        bookie = metadata.last_fragment.ensemble[0]
+        (spare,) = (spare.bookie_id for spare in cluster.spares(metadata.last_fragment.ensemble))
+        async with cluster.client() as other:
+            await restrict(cluster, other.host)
+            copying = Copying(other.opened, Pacer(10_000_000))
+            (share,) = shares(metadata, bookie)
+            token = other.opened.environment.new_token
+            core = FragmentRepair(metadata, version, 0, {bookie: spare}, new_token=token)
+            calls: dict[str, Callable[[], Awaitable[object]]] = {
+                "fill": partial(copying.fill, metadata, bookie, share, [(0, 0)]),
+                "repair_fragment": partial(copying.repair_fragment, core),
+            }
+            with pytest.raises(PermissionDenied):
+                await calls[what]()
+        assert await client.ledgers.metadata(ledger_id) == metadata
 
 
 async def test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so(clock: MockClock) -> None:
