@@ -8,8 +8,8 @@ ends. So the process that ends a ledger files the ledger: it makes a task for th
 
     a writer that closed the ledger             names the bookies that did not confirm all of their entries
     a writer whose close has an unknown outcome names the same bookies
-    a recoverer that closed the ledger          names no bookies: it cannot know which of them have the
-                                                entries that were acknowledged before
+    a recoverer that closed the ledger          says that any bookie may lack entries: it cannot know which
+                                                of them have the entries that were acknowledged before
 
 A recoverer makes the task in the transaction that closes the ledger (``filing``). So even if the recoverer
 dies, there is no closed ledger without its task. A writer cannot do so, because it waits for late copies
@@ -25,6 +25,7 @@ import logging
 from collections.abc import Collection
 from typing import Unpack
 
+import attrs
 import trio
 
 from ledgerlog.errors import IncompatibleVersion, LedgerLogError
@@ -60,12 +61,12 @@ async def file_for_repair(
         store: The metadata store.
         environment: The clock for the task's date.
         ledger_id: The ledger.
-        incomplete: The bookies that may lack entries; empty if they are not known.
+        incomplete: The bookies that may lack entries; empty if any of them may.
     """
     why: object = f"no answer of the metadata store within {FILING_TIMEOUT_S:g} s"
     with trio.move_on_after(FILING_TIMEOUT_S):
         try:
-            await post_task(store, environment, ledger_id, incomplete=incomplete)
+            await post_task(store, environment, ledger_id, incomplete=incomplete, asks_all=not incomplete)
         except LedgerLogError as trouble:
             why = trouble
         else:
@@ -80,7 +81,8 @@ async def file_for_repair(
 
 
 async def filing(store: MetadataStore, environment: Environment, ledger_id: int) -> Create | Set | None:
-    """Return the operation that files a ledger as part of another transaction.
+    """Return the operation that files a ledger, any of whose bookies may lack entries, as part of another
+    transaction.
 
     If the ledger already has a task, the operation writes the task again. So the transaction fails if a
     worker, which saw an earlier state of the ledger, ends that task in the meantime.
@@ -92,7 +94,7 @@ async def filing(store: MetadataStore, environment: Environment, ledger_id: int)
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
     """
-    operation, _ = await _wanted(store, environment, ledger_id)
+    operation, _ = await _wanted(store, environment, ledger_id, asks_all=True)
     return operation
 
 
@@ -102,7 +104,7 @@ async def post_task(
     ledger_id: int,
     **found: Unpack[FoundBookies],
 ) -> bool:
-    """Make sure that the ledger has a task that names all of these bookies.
+    """Make sure that the ledger has a task with all of these findings.
 
     A task whose record is damaged is replaced by a new one. Nothing is lost by that: a task is only a hint.
 
@@ -110,7 +112,7 @@ async def post_task(
         store: The metadata store.
         environment: The clock for the date of a new task.
         ledger_id: The ledger.
-        **found: The bookies; see ``RepairTask``.
+        **found: The findings; see ``RepairTask``.
 
     Returns:
         Whether anything was written.
@@ -136,8 +138,8 @@ async def post_task(
 async def _wanted(
     store: MetadataStore, environment: Environment, ledger_id: int, **found: Unpack[FoundBookies]
 ) -> tuple[Create | Set | None, bool]:
-    """Return the operation that makes or rewrites the ledger's task so that the task names all of these
-    bookies, and whether this changes anything."""
+    """Return the operation that makes or rewrites the ledger's task so that the task has all of these
+    findings, and whether this changes anything."""
     path = repair_task_path(ledger_id)
     node = await store.get(path)
     there: RepairTask | None = None
@@ -149,6 +151,8 @@ async def _wanted(
             return None, False
         except MetadataCorrupt as damage:
             logger.error("%s; a new one is made", damage)
+    if there is not None and there.is_about_all:
+        there = attrs.evolve(there, asks_all=True)  # It must not end with the bookies that it names now.
     fresh = RepairTask(ledger_id=ledger_id, made_at_ms=environment.now_ms())
     wanted = (there or fresh).merged(**found)
     if node is None:

@@ -121,12 +121,13 @@ class RepairSettings:
 
 
 class FoundBookies(TypedDict, total=False):
-    """Findings about bookies of a ledger: the fields of a ``RepairTask`` that name bookies."""
+    """Findings about bookies of a ledger: the fields of a ``RepairTask`` about bookies."""
 
     lost: Collection[BookieId]
     damaged: Collection[BookieId]
     incomplete: Collection[BookieId]
     misplaced: Collection[BookieId]
+    asks_all: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -143,6 +144,9 @@ class RepairTask:
     """Bookies that live and lack entries. A worker copies these entries to them."""
     misplaced: tuple[BookieId, ...] = ()
     """Bookies of write sets that lie in too few racks. A worker moves copies to other racks."""
+    asks_all: bool = False
+    """Whether any bookie of the ledger may lack entries, and not only the ``incomplete`` ones. Use
+    ``is_about_all`` to read it."""
     made_at_ms: int = 0
     trouble: str | None = None
     """Why the last worker could not finish the task; None if no worker has failed."""
@@ -150,18 +154,20 @@ class RepairTask:
     """The keys of a later version, as bytes; see ``model.codec.kept_unknown``."""
 
     @property
-    def names_anybody(self) -> bool:
-        """Whether the task names a bookie. If it names none, any bookie of the ledger may lack entries."""
-        return bool(self.lost or self.damaged or self.incomplete or self.misplaced)
+    def is_about_all(self) -> bool:
+        """Whether any bookie of the ledger may lack entries. A task that names no bookie says so, too: older
+        versions do not know ``asks_all``."""
+        return self.asks_all or not (self.lost or self.damaged or self.incomplete or self.misplaced)
 
     def merged(self, **found: Unpack[FoundBookies]) -> RepairTask:
-        """Return the task with these bookies added."""
+        """Return the task with these findings added."""
         return attrs.evolve(
             self,
             lost=tuple(sorted({*self.lost, *found.get("lost", ())})),
             damaged=tuple(sorted({*self.damaged, *found.get("damaged", ())})),
             incomplete=tuple(sorted({*self.incomplete, *found.get("incomplete", ())})),
             misplaced=tuple(sorted({*self.misplaced, *found.get("misplaced", ())})),
+            asks_all=self.asks_all or found.get("asks_all", False),
         )
 
     def troubled(self, why: str | None) -> RepairTask:
@@ -170,10 +176,12 @@ class RepairTask:
 
     def encode(self) -> bytes:
         misplaced = {"misplaced": list(self.misplaced)} if self.misplaced else {}
+        asks_all = {"asks_all": True} if self.asks_all else {}
         return encode_record(
             {
                 "v": _FORMAT,
                 **misplaced,
+                **asks_all,
                 "ledger": self.ledger_id,
                 "lost": list(self.lost),
                 "damaged": list(self.damaged),
@@ -196,8 +204,9 @@ class RepairTask:
             lost=_bookies(fields, "lost"),
             damaged=_bookies(fields, "damaged"),
             incomplete=_bookies(fields, "incomplete"),
-            # Tasks of version 0.1 do not have this field.
+            # Tasks of version 0.1 do not have these two fields.
             misplaced=_bookies(fields, "misplaced") if fields.optional("misplaced", list) else (),
+            asks_all=fields.optional("asks_all", bool) or False,
             made_at_ms=fields.integer("made_at_ms", high=_TIME_MS_MAX),
             trouble=fields.optional("trouble", str),
             unknown=fields.unknown(),

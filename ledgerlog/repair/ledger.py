@@ -135,13 +135,19 @@ class _Attempt:
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
         incomplete = task.incomplete if self.incomplete is None else sorted(self.incomplete)
+        asks_all = task.is_about_all and self.incomplete is None
         misplaced = () if self.was_spread and not self.unmoved else task.misplaced
         lost, damaged, incomplete, misplaced = (
             tuple(bookie for bookie in bookies if self.named is None or bookie in self.named)
             for bookies in (lost, damaged, incomplete, misplaced)
         )
         return attrs.evolve(
-            task, lost=lost, damaged=damaged, incomplete=incomplete, misplaced=misplaced
+            task,
+            lost=lost,
+            damaged=damaged,
+            incomplete=incomplete,
+            misplaced=misplaced,
+            asks_all=asks_all,
         ).troubled(trouble)
 
     def reasons(self) -> list[str]:
@@ -173,13 +179,13 @@ class LedgerRepair:
         """Replace a task whose record is damaged.
 
         The damaged task no longer tells which bookies it named. The new task names every bookie of the ledger
-        that is not registered; at worst this makes one extra copy. Other faults are found while a worker
-        works on the new task.
+        that is not registered; at worst this makes one extra copy. It also says that any bookie may lack
+        entries. Other faults are found while a worker works on the new task.
         """
         found = await self._registry.find(ledger_id)
         named = frozenset[BookieId]() if found is None else named_bookies(found[0])
         lost = [bookie for bookie in named if not await self._queue.is_registered(bookie)]
-        await self._queue.post(ledger_id, lost=lost)
+        await self._queue.post(ledger_id, lost=lost, asks_all=True)
 
     async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
         """Repair the task's ledger as far as possible.
@@ -530,7 +536,7 @@ class LedgerRepair:
             found.setdefault(fault.bookie, []).append(fault)
         for bookie, faults in sorted(found.items()):
             kinds = {fault.kind for fault in faults}
-            is_asked_about = bookie in task.incomplete or not task.names_anybody
+            is_asked_about = bookie in task.incomplete or task.is_about_all
             if is_asked_about and not kinds.isdisjoint((FaultKind.UNREACHABLE, FaultKind.LIMBO)):
                 incomplete.add(bookie)
             if FaultKind.LIMBO in kinds:

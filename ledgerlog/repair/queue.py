@@ -185,7 +185,7 @@ class RepairQueue:
         return RepairTask.decode_untrusted(node.value, ledger_id), node.version
 
     async def post(self, ledger_id: int, **found: Unpack[FoundBookies]) -> bool:
-        """Make sure that the ledger has a task that names all of these bookies.
+        """Make sure that the ledger has a task with all of these findings.
 
         See ``ledger.repair_tasks.post_task``.
         """

@@ -570,7 +570,7 @@ TARGETS = (
         lambda data: RepairTask.decode_untrusted(data, _LEDGER),
         lambda: [
             RepairTask(ledger_id=_LEDGER, lost=("b1", "b2"), damaged=("b3",), trouble="too few"),
-            RepairTask(ledger_id=_LEDGER, misplaced=("b1",)),
+            RepairTask(ledger_id=_LEDGER, misplaced=("b1",), asks_all=True),
         ],
     ),
     metadata_target(

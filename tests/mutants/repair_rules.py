@@ -165,7 +165,7 @@ MUTANTS = (
         "repair_of_a_task_without_names_asks_nobody_who_is_away",
         "rule 24",
         "LedgerRepair._complete",
-        "bookie in task.incomplete or not task.names_anybody",
+        "bookie in task.incomplete or task.is_about_all",
         "bookie in task.incomplete",
         _RECOVERED,
     ),

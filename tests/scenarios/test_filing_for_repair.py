@@ -10,9 +10,10 @@ from ledgerlog.errors import AppendUnknown
 from ledgerlog.ledger.repair_tasks import drop_task
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.meta.store import Set
-from ledgerlog.model.layout import REPAIR_TASKS, ledger_path
+from ledgerlog.model.layout import REPAIR_TASKS, ledger_path, repair_task_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, GoOn
 from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
@@ -199,6 +200,33 @@ async def test_rule_24_a_ledger_that_is_recovered_below_its_write_quorum_is_file
         await assert_whole(client, writer.ledger_id, 6)
         await other.ledgers.recover(writer.ledger_id)
         assert await queue.tasks() == [], "it was closed already"
+
+
+@pytest.mark.parametrize("named", ["before it is recovered", "afterwards", "in a task of version 0.1"])
+async def test_rule_24_any_bookie_of_a_recovered_ledger_may_lack_entries_whichever_its_task_names(
+    named: str, clock: MockClock
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(client, entry_check_ms=0, lost_after_ms=3_600_000)
+        writer = await client.ledgers.create(replication=R332)
+        ledger_id = writer.ledger_id
+        complete, _, lacking = writer.metadata.last_fragment.ensemble
+        await cluster.bookies[lacking].stop()
+        await writer.append(payload(0))
+        await writer.aclose()
+        if named == "before it is recovered":
+            await queue.post(ledger_id, incomplete=[complete])
+        await other.ledgers.recover(ledger_id)
+        if named == "in a task of version 0.1":
+            await drop_task(client.store, ledger_id)
+            await client.store.create(repair_task_path(ledger_id), RepairTask(ledger_id=ledger_id).encode())
+        await queue.post(ledger_id, incomplete=[complete])
+        await start_repair(cluster)
+        await trio.sleep(60)
+        assert await incomplete(queue, ledger_id) == (lacking,), "it is not known what it lacks"
+        await cluster.bookies[lacking].start()
+        await quiet(queue)
+        await assert_whole(client, ledger_id, 1)
 
 
 @pytest.mark.parametrize("replication", [Replication(3, 3, 3), Replication(3, 3, 2, guaranteed=True)])

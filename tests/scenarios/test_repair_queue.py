@@ -284,6 +284,30 @@ async def test_a_task_names_who_lacks_entries_that_nobody_has_and_who_is_emptied
         assert "NotEnoughBookies" in (verdict.trouble or "")
 
 
+async def test_a_task_about_all_bookies_stays_so_if_the_store_goes_away_before_they_were_asked(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(other)
+        ledger_id = await written(other, 10)
+        drained = sorted(await names(other, ledger_id))[0]
+        await queue.drain(drained)
+        spare, *_ = cluster.spares(sorted(await names(other, ledger_id)))
+
+        async def away(call: Call) -> None:
+            if call.path == writable_path(spare.bookie_id):
+                client.store.disconnect()
+
+        client.store.faults.append(before(away))
+        mine = RepairQueue(client.opened)
+        repair = LedgerRepair(client.opened, mine, Copying(client.opened, Pacer(1_000_000)))
+        verdict = await repair.run(RepairTask(ledger_id=ledger_id), grace_s=0.0, say=lambda _: None)
+        assert "Metadata" in (verdict.trouble or "")
+        assert verdict.task == RepairTask(
+            ledger_id=ledger_id, lost=(drained,), asks_all=True, trouble=verdict.trouble
+        )
+
+
 async def test_a_task_names_nobody_whose_place_was_given_away(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         queue = await set_up(client)

@@ -461,6 +461,7 @@ CODECS: dict[str, Codec] = {
             lost=bookies,
             damaged=bookies,
             misplaced=bookies,
+            asks_all=st.booleans(),
             made_at_ms=times,
             trouble=st.none() | texts,
         ),

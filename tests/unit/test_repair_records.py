@@ -23,26 +23,6 @@ from ledgerlog.model.repair import (
     WorkerProgress,
 )
 
-TASK = RepairTask(
-    ledger_id=7,
-    lost=("b1", "b2"),
-    damaged=("b3",),
-    incomplete=("b4",),
-    made_at_ms=5,
-    trouble="too few bookies",
-)
-DRAINING = Draining(bookie_id="b1", instance="abc", asked_at_ms=9)
-AUDIT = AuditState(
-    auditor="a", metadata_at_ms=1, ledgers=2, affected=1, entries_at_ms=3, absent={"b1": 4, "b2": 5}
-)
-PROGRESS = WorkerProgress(
-    name="w",
-    repaired=1,
-    entries=2,
-    copied_bytes=3,
-    bytes_per_s=4,
-    work=(LedgerWork(ledger_id=7, doing="recovery"),),
-)
 SETTINGS = RepairSettings(
     paused=True,
     lost_after_ms=1,
@@ -57,6 +37,33 @@ SETTINGS = RepairSettings(
 """No value is a default. A damaged key is ignored, like a key of a later version; its value is the default
 then.
 """
+TASK = RepairTask(
+    ledger_id=7,
+    lost=("b1", "b2"),
+    damaged=("b3",),
+    incomplete=("b4",),
+    asks_all=True,
+    made_at_ms=5,
+    trouble="too few bookies",
+)
+DRAINING = Draining(bookie_id="b1", instance="abc", asked_at_ms=9)
+AUDIT = AuditState(
+    auditor="a",
+    metadata_at_ms=1,
+    ledgers=2,
+    affected=1,
+    entries_at_ms=3,
+    absent={"b1": 4, "b2": 5},
+    settings=SETTINGS,
+)
+PROGRESS = WorkerProgress(
+    name="w",
+    repaired=1,
+    entries=2,
+    copied_bytes=3,
+    bytes_per_s=4,
+    work=(LedgerWork(ledger_id=7, doing="recovery"),),
+)
 READERS: list[tuple[bytes, Callable[[bytes], object], object]] = [
     (SETTINGS.encode(), RepairSettings.decode_untrusted, SETTINGS),
     (TASK.encode(), lambda data: RepairTask.decode_untrusted(data, 7), TASK),
@@ -118,6 +125,8 @@ def test_a_task_grows_by_what_is_added_and_keeps_its_words_short() -> None:
     grown = task.merged(lost=["b1", "b2"], incomplete=["b3"])
     assert (grown.lost, grown.damaged, grown.incomplete) == (("b1", "b2"), (), ("b3",))
     assert grown.merged(lost=["b1"]) == grown
+    assert not grown.is_about_all
+    assert grown.merged(asks_all=True).merged(lost=["b1"]).is_about_all
     assert len(task.troubled("x" * 10_000).trouble or "") == 2000
     assert task.troubled(None).trouble is None
 
