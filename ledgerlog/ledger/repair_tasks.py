@@ -107,6 +107,8 @@ async def post_task(
     """Make sure that the ledger has a task with all of these findings.
 
     A task whose record is damaged is replaced by a new one. Nothing is lost by that: a task is only a hint.
+    If the task has the findings already, it is written again. So a worker that looked at an earlier state of
+    the ledger cannot remove it.
 
     Args:
         store: The metadata store.
@@ -115,7 +117,7 @@ async def post_task(
         **found: The findings; see ``RepairTask``.
 
     Returns:
-        Whether anything was written.
+        Whether the task is new or has new findings.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
@@ -124,13 +126,11 @@ async def post_task(
 
     async def write(_: bool) -> bool:
         operation, is_news = await _wanted(store, environment, ledger_id, **found)
-        if not is_news:
-            return False
         if isinstance(operation, Create):
             await store.create(operation.path, operation.value)
         elif operation is not None:
             await store.set(operation.path, operation.value, version=operation.version)
-        return True
+        return is_news
 
     return await settle(store, write, what=f"the repair task of ledger {ledger_id}")
 
@@ -139,7 +139,7 @@ async def _wanted(
     store: MetadataStore, environment: Environment, ledger_id: int, **found: Unpack[FoundBookies]
 ) -> tuple[Create | Set | None, bool]:
     """Return the operation that makes or rewrites the ledger's task so that the task has all of these
-    findings, and whether this changes anything."""
+    findings, and whether the task is new or gets new findings."""
     path = repair_task_path(ledger_id)
     node = await store.get(path)
     there: RepairTask | None = None

@@ -5,10 +5,11 @@ another process wrote in between (compare-and-set). If the answer to a write was
 store to learn the outcome (``meta.settle``). This module does not decide what to repair.
 
 **A task's life (rule 22).** A process that finds a fault in a ledger *posts* a task: it creates the task, or
-adds its findings to the existing task, which changes the task's version. A worker takes the ledger's lock and
-only then reads the task. The worker repairs the ledger, and *removes* the task at the version that it read.
-If another process added a finding in the meantime, the task stays and is worked on again. The worker releases
-the lock after the removal, never before, so no other worker starts on a finished task.
+adds its findings to the existing task. This changes the task's version, even if the task has the findings
+already: the fault may be newer than a worker's look. A worker takes the ledger's lock and only then reads the
+task. The worker repairs the ledger, and *removes* the task at the version that it read. If another process
+posted a finding in the meantime, the task stays and is worked on again. The worker releases the lock after
+the removal, never before, so no other worker starts on a finished task.
 
 **Versions repeat** if a node is deleted and created again (``meta.store``), as tasks are. For example, worker
 A is cut off, and its lock passes to worker B when A's session ends. B finishes the task. The auditor makes a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ from trio.testing import MockClock
 import ledgerlog.cluster
 from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.meta.memory import Content
 from ledgerlog.meta.store import Create, Delete
 from ledgerlog.model.bookie import BookieInfo
@@ -56,13 +58,36 @@ async def test_a_task_that_grows_while_it_is_worked_on_is_not_removed(clock: Moc
         found = await queue.task(7)
         assert found is not None
         assert await queue.post(7, lost=["b2"])
-        assert not await queue.post(7, lost=["b1"]), "it names both"
         assert not await queue.remove(7, found[1], worker)
+        assert not await queue.post(7, lost=["b1"]), "it names both"
         found = await queue.task(7)
         assert found is not None
         assert found[0].lost == ("b1", "b2")
         assert await queue.remove(7, found[1], worker)
         assert await queue.tasks() == []
+
+
+async def test_a_task_whose_finding_is_found_again_while_it_is_worked_on_is_not_removed(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        worker = await queue.register_worker()
+        await queue.post(7, lost=["b1"], incomplete=["b2"], asks_all=True)
+        registry = LedgerRegistry(client.store, client.opened.environment)
+        for find_it_again in (
+            partial(queue.post, 7, lost=["b1"]),
+            partial(registry.file_for_repair, 7, ["b2"]),
+            partial(registry.file_for_repair, 7, ()),
+        ):
+            before = await queue.task(7)
+            assert before is not None
+            await find_it_again()
+            assert not await queue.remove(7, before[1], worker)
+            after = await queue.task(7)
+            assert after is not None
+            assert after[0] == before[0]
+        assert await queue.remove(7, after[1], worker)
 
 
 async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since(clock: MockClock) -> None:
