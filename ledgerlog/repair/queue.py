@@ -16,7 +16,8 @@ A is cut off, and its lock passes to worker B when A's session ends. B finishes 
 new task, which gets the same version. If A now removed "its" task, it would remove a task that no worker has
 worked on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and
 its path is never used twice. So the node exists exactly as long as the worker's session, and so does the
-lock. While both exist, no other worker can have removed the task.
+lock. While both exist, no other worker can have removed the task. Every write of a worker to a task or a lock
+has this check (``WorkerKey.check``).
 
 **Damaged nodes** are logged once, with their path, and stop nothing else. A new task replaces a damaged one.
 A worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps its
@@ -43,10 +44,12 @@ from ledgerlog.meta.settings import StoredSettings
 from ledgerlog.meta.settle import CONFLICTS, remove, settle
 from ledgerlog.meta.store import (
     Check,
+    Create,
     Delete,
     MetadataStore,
     NodeExists,
     NodeMissing,
+    Set,
     VersionConflict,
     Versioned,
 )
@@ -101,6 +104,12 @@ class WorkerKey:
 
     token: str
     version: int
+
+    @property
+    def check(self) -> Check:
+        """The condition that the worker's session lives. A transaction with it fails once another worker may
+        have the worker's locks."""
+        return Check(repair_worker_path(self.token), self.version)
 
 
 class RepairQueue:
@@ -192,23 +201,27 @@ class RepairQueue:
         """
         return await post_task(self._store, self._environment, ledger_id, **found)
 
-    async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
+    async def note(self, task: RepairTask, version: int, wanted: RepairTask, worker: WorkerKey) -> int | None:
         """Write the state of a task that is not done, with the reason.
 
         Args:
             task: The task as it was read.
             version: The version at which it was read.
             wanted: The task as it stands now.
+            worker: The worker that has the ledger's lock.
 
         Returns:
-            The task's new version; None if another process changed the task in the meantime.
+            The task's new version; None if another process changed the task in the meantime, or if the
+            worker's session is over.
         """
         if wanted == task:
             return version
+        write_it = Set(repair_task_path(task.ledger_id), wanted.encode(), version)
         try:
-            return await self._store.set(repair_task_path(task.ledger_id), wanted.encode(), version=version)
+            _, written = await self._store.transaction((worker.check, write_it))
         except (NodeMissing, VersionConflict):
             return None
+        return written
 
     async def remove(self, ledger_id: int, version: int, worker: WorkerKey) -> bool:
         """Remove a task at the version at which it was read (rule 22).
@@ -221,9 +234,7 @@ class RepairQueue:
 
         async def write(is_unsure: bool) -> bool:
             try:
-                await self._store.transaction(
-                    (Check(repair_worker_path(worker.token), worker.version), Delete(path, version))
-                )
+                await self._store.transaction((worker.check, Delete(path, version)))
             except (NodeMissing, VersionConflict):
                 return is_unsure and await self._store.get(path) is None
             return True
@@ -281,13 +292,18 @@ class RepairQueue:
         that it does not work on one ledger twice at the same time.
 
         Returns:
-            Whether this worker has the lock. False: another worker has it.
+            Whether this worker has the lock. False: another worker has it, or this worker's session is over.
         """
         path = repair_lock_path(ledger_id)
 
         async def write(_: bool) -> bool:
             try:
-                await self._store.create(path, worker.token.encode(), ephemeral=True)
+                # The process may have another session by now. No worker could release a lock of that session
+                # with this token.
+                lock_it = Create(path, worker.token.encode(), ephemeral=True)
+                await self._store.transaction((worker.check, lock_it))
+            except (NodeMissing, VersionConflict):
+                return False
             except NodeExists:
                 await self._store.sync()
                 node = await self._store.get(path)
@@ -305,9 +321,7 @@ class RepairQueue:
         # If our session ends now, another worker may take the lock, and its lock has the version of ours. So
         # the version is not enough.
         with contextlib.suppress(NodeMissing, VersionConflict):  # The session's end removed the lock.
-            await self._store.transaction(
-                (Check(repair_worker_path(worker.token), worker.version), Delete(path, node.version))
-            )
+            await self._store.transaction((worker.check, Delete(path, node.version)))
 
     async def locks(self) -> dict[int, str]:
         """Return the locked ledgers, each with the token of the worker that has the lock."""

@@ -292,7 +292,7 @@ class Worker:
 
             verdict = await self._repair.run(task, grace_s=self._settings.grace_ms / 1000, say=say)
             if verdict.task is not None:
-                await self._queue.note(task, version, verdict.task)
+                await self._queue.note(task, version, verdict.task, key)
                 self._wait(ledger_id, verdict.again_in_s)
             elif await self._queue.remove(ledger_id, version, key):
                 self.repaired += 1

@@ -230,11 +230,7 @@ REPAIR = (
         "edge_a_lock_is_released_whoever_has_it_by_now",
         "rule 22",
         "RepairQueue.unlock",
-        """
-        self._store.transaction(
-            (Check(repair_worker_path(worker.token), worker.version), Delete(path, node.version))
-        )
-        """,
+        "self._store.transaction((worker.check, Delete(path, node.version)))",
         "self._store.delete(path, version=node.version)",
         f"{_QUEUE}a_lock_that_another_worker_took_between_two_steps_stays",
     ),

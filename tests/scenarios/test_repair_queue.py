@@ -15,6 +15,7 @@ import ledgerlog.cluster
 from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.repair_tasks import drop_task
 from ledgerlog.meta.memory import Content
 from ledgerlog.meta.store import Create, Delete
 from ledgerlog.model.bookie import BookieInfo
@@ -114,6 +115,43 @@ async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_si
             await queue.unlock(7, somebody_else)
             assert await queue.locks() == {7: second.token}, "nor does it let go of somebody else's lock"
         assert await queue.tasks() == [7]
+
+
+async def test_a_worker_that_was_cut_off_does_not_overwrite_a_task_that_was_made_since(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=0) as cluster, cluster.client() as one, cluster.client() as other:
+        mine, queue = RepairQueue(one.opened), RepairQueue(other.opened)
+        worker = await mine.register_worker()
+        await queue.post(7, lost=["b1"])
+        task, version = await mine.task(7) or (None, 0)
+        assert task is not None
+        version = await mine.note(task, version, task.troubled("a first try"), worker) or 0
+        task = task.troubled("a first try")
+        one.store.inner.expire_session()
+        # Another worker does the task. Then a new task is made, and written once, as the first was.
+        await drop_task(other.store, 7)
+        await queue.post(7, lost=["b2"])
+        await queue.post(7, lost=["b3"])
+        again = await queue.task(7)
+        assert again is not None
+        assert again[1] == version, "versions come back"
+        assert await mine.note(task, version, task.troubled("a second try"), worker) is None
+        assert await queue.task(7) == again
+
+
+async def test_a_worker_whose_session_is_over_takes_no_lock_in_the_next_session(clock: MockClock) -> None:
+    """Nobody could release such a lock while the process lives."""
+    async with open_cluster(bookies=0) as cluster, cluster.client() as client:
+        queue = RepairQueue(client.opened)
+        worker = await queue.register_worker()
+        client.store.inner.expire_session()
+        again = await queue.register_worker()
+        assert not await queue.lock(7, worker)
+        assert await queue.lock(7, again)
+        assert not await queue.lock(7, worker)
+        await queue.unlock(7, again)
+        assert await queue.locks() == {}
 
 
 async def test_a_worker_that_dies_with_a_lock_is_followed_by_another(clock: MockClock) -> None:
