@@ -141,11 +141,12 @@ async def read_range(
     status = Status(reply.header.status)
     what = "read it" if recovery_key is None else "recover it"
     check_permitted(status, connection.bookie_id, ledger_id, what)
-    if status not in _NEGATIVES and status not in _ABOUT_THE_NEXT:
+    is_about_next = status in _ABOUT_THE_NEXT
+    if status not in _NEGATIVES and not is_about_next:
         logger.debug("ledger=%d bookie=%s read refused: %s", ledger_id, connection.bookie_id, status.name)
         return None
     through = reply.header.argument
-    negative = _NEGATIVES.get(status)
+    negative = _NEGATIVES.get(status, Negative.ABSENT)
     found = dict(zip(entries.ids, entries.payloads(), strict=True))
     broken = entries.first_damaged() if len(entries) else None
     if broken is not None:
@@ -154,17 +155,16 @@ async def read_range(
         logger.warning("ledger=%d %s", ledger_id, why)
         found = {entry_id: payload for entry_id, payload in found.items() if entry_id < broken}
         if found:
-            return RangeAnswer(found, broken - 1, Negative.ABSENT, None)
+            return RangeAnswer(found, broken - 1, negative, None)
         if tell_why is not None:
             tell_why(why)
         return None
     damaged = None
-    if negative is None:
+    if is_about_next:
         if status is Status.CORRUPT:
             damaged = first + max(0, -(-(through + 1 - first) // stride)) * stride
         if through < first and damaged is None:
             return None
-        negative = Negative.ABSENT  # The error is about the entry after ``through``.
     return RangeAnswer(found, through, negative, damaged)
 
 

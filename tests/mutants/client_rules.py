@@ -227,9 +227,18 @@ MUTANTS = (
         "bytes_that_changed_on_the_way_condemn_the_copy",
         "rule 8",
         "read_range",
-        "return RangeAnswer(found, broken - 1, Negative.ABSENT, None)",
-        "return RangeAnswer(found, broken - 1, Negative.ABSENT, broken)",
+        "return RangeAnswer(found, broken - 1, negative, None)",
+        "return RangeAnswer(found, broken - 1, negative, broken)",
         f"{_TEST_RULES}::test_rule_8_bytes_that_changed_on_the_way_say_nothing_of_the_copy",
+    ),
+    mutant(
+        "bytes_that_changed_on_the_way_end_limbo",
+        "A.3",
+        "read_range",
+        "return RangeAnswer(found, broken - 1, negative, None)",
+        "return RangeAnswer(found, broken - 1, Negative.ABSENT, None)",
+        "tests/shells/test_client_ranges.py::"
+        "test_a_bookie_in_limbo_denies_no_entry_even_if_later_bytes_of_its_reply_changed_on_the_way",
     ),
     mutant(
         "a_refused_read_is_an_answer",

@@ -13,6 +13,7 @@ from ledgerlog.errors import PermissionDenied
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.ranges import Listing, RangeAnswer, list_range, read_range
 from ledgerlog.net.local import LocalNetwork
+from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Kind, Status, encode_pairs
 
 ABOUT_ENTRIES = frozenset((Status.OK, Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER, Status.UNKNOWN))
@@ -27,8 +28,11 @@ async def scene() -> AsyncIterator[Scene]:
         yield scene
 
 
-async def answer_to(scene: Scene, *, first: int, status: Status, through: int) -> RangeAnswer | None:
-    """What is made of a reply without entries to a recovery read of ``first`` to 9."""
+async def answer_to(
+    scene: Scene, *, first: int, status: Status, through: int, entries: Entries | None = None, flips: int = 0
+) -> RangeAnswer | None:
+    """What is made of a reply to a recovery read of ``first`` to 9. The last byte of the reply changes on the
+    way by ``flips``."""
     answers: list[RangeAnswer | None] = []
 
     async def read() -> None:
@@ -41,7 +45,23 @@ async def answer_to(scene: Scene, *, first: int, status: Status, through: int) -
         peer: Peer = await scene.bookie.next()
         request = await peer.next_frame()
         assert request.header.kind == Kind.READ
-        await peer.reply(request, status=status, argument=through)
+        if entries is None:
+            await peer.reply(request, status=status, argument=through)
+        else:
+            payload = bytearray(entries.payload)
+            payload[-1] ^= flips
+            await peer.reply(
+                request,
+                status=status,
+                flags=entries.flags,
+                count=len(entries),
+                first=entries.ids[0],
+                last=entries.ids[-1],
+                argument=through,
+                index=entries.index_part(),
+                payload_bytes=len(payload),
+            )
+            await peer.send(bytes(payload))
     return answers[0]
 
 
@@ -67,6 +87,21 @@ async def test_an_error_in_reading_an_entry_leaves_what_the_reply_says_of_those_
     assert answer is not None
     assert (answer.through, answer.negative) == (4, Negative.ABSENT)
     assert answer.damaged == (5 if status is Status.CORRUPT else None)
+
+
+@pytest.mark.parametrize(
+    ("status", "negative"), [(Status.OK, Negative.ABSENT), (Status.UNKNOWN, Negative.UNKNOWN)], ids=str
+)
+@pytest.mark.parametrize("flips", [0, 1], ids=["intact", "changed"])
+async def test_a_bookie_in_limbo_denies_no_entry_even_if_later_bytes_of_its_reply_changed_on_the_way(
+    scene: Scene, status: Status, negative: Negative, flips: int
+) -> None:
+    entries = Entries.gather(7, {0: b"zero", 3: b"three"})
+    answer = await answer_to(scene, first=0, status=status, through=9, entries=entries, flips=flips)
+    if flips:
+        assert answer == RangeAnswer({0: b"zero"}, 2, negative, None)
+    else:
+        assert answer == RangeAnswer({0: b"zero", 3: b"three"}, 9, negative, None)
 
 
 async def listing_of(
