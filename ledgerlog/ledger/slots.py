@@ -67,6 +67,7 @@ class SlotSink:
         "on_batch_end",
         "on_bookie_connected",
         "on_bookie_lost",
+        "refused_at",
         "tenure",
     )
 
@@ -80,6 +81,8 @@ class SlotSink:
         self._encode = owner.encode
         self._count = core.on_add_ok
         self.tenure = tenure
+        self.refused_at: float | None = None
+        """See ``Refusals``."""
         self.on_add_refused = owner.on_add_refused
         self.on_bookie_lost = owner.on_bookie_lost
         self.on_bookie_connected = owner.on_bookie_connected
@@ -193,26 +196,32 @@ class SlotSinks:
 
 class Refusals:
     """The members of an ensemble that refused an add over their present connection, for example because of a
-    full disk."""
+    full disk.
+
+    The sink of a member holds the time of its refusal. So a bookie that leaves the ensemble is forgotten."""
 
     def __init__(self, slots: SlotSinks) -> None:
         self._slots = slots
-        self._refused_at: dict[BookieId, float] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._refused_at)
+        return any(sink.refused_at is not None for sink in self._slots.sinks)
 
     def __contains__(self, bookie: BookieId) -> bool:
-        return bookie in self._refused_at
+        return any(sink.refused_at is not None for sink in self._slots.sinks if sink.bookie == bookie)
 
     def add(self, bookie: BookieId) -> None:
         """Note that the bookie refused an add now."""
-        self._refused_at[bookie] = trio.current_time()
+        self._note(bookie, trio.current_time())
 
     def forget(self, bookie: BookieId) -> None:
         """Forget the bookie: its connection was lost, or it has a new connection, over which all adds are
         sent again."""
-        self._refused_at.pop(bookie, None)
+        self._note(bookie, None)
+
+    def _note(self, bookie: BookieId, refused_at: float | None) -> None:
+        for sink in self._slots.sinks:
+            if sink.bookie == bookie:
+                sink.refused_at = refused_at
 
     def take_due(self) -> list[SlotSink]:
         """Take the connected members whose refusal was at least ``RETRY_S`` ago. They may be tried again."""
@@ -220,8 +229,8 @@ class Refusals:
         due = [
             sink
             for sink in self._slots.connected()
-            if now - self._refused_at.get(sink.bookie, now) >= RETRY_S
+            if sink.refused_at is not None and now - sink.refused_at >= RETRY_S
         ]
         for sink in due:
-            del self._refused_at[sink.bookie]
+            sink.refused_at = None
         return due
