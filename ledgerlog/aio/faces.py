@@ -1490,8 +1490,9 @@ class LedgerReader(AioEntries):
         """Find the last entry that you can read now.
 
         The result includes every entry that was acknowledged to the writer before this call, if bookies
-        that cover the last ensemble answer and the writer is alive to report its LAC. If the writer is
-        gone, its last entries may become readable only after recovery.
+        that cover the last ensemble answer, and if the writer can tell them within 0.1 s that the entry
+        is acknowledged. If the writer or its network is slow, you can read its last entries later. If
+        the writer is gone, they may become readable only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.

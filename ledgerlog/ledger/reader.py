@@ -10,8 +10,10 @@ asks the bookies of the last ensemble. If the answers cover the ensemble (no ent
 one of these bookies; A.0), one answer is from a bookie that holds the last acknowledged entry. That bookie
 may not know yet that the entry is acknowledged: the writer sends the LAC with its next frame, or a moment
 later if there is none. So each answer also names the last entry that the bookie holds, and the reader waits
-briefly until the LAC reaches that entry. If the writer died, the LAC may never reach it; the reader then
-waits only once for such an entry.
+briefly until the LAC reaches that entry. If the LAC does not reach it, the reader asks once more: the entry
+may be a later one that is still under way, and bookies may have learned meanwhile that an earlier entry is
+acknowledged. If the writer died, the LAC may never reach it. So the reader waits no second time if all
+bookies of the ensemble answer, and hold the same entries as before: then no entry was acknowledged since.
 
 **Moved entries.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the
 metadata again. If the metadata now name other bookies, the reader tries the read once more.
@@ -85,7 +87,9 @@ class LedgerReader:
         self._prefer = prefer
         self._lac = metadata.fragments[-1].first_entry - 1  # All earlier fragments are committed.
         self._looked_at = trio.current_time()  # the time of the last metadata read, or later
-        self._unconfirmed = NO_ENTRY  # an entry that a bookie holds; its LAC did not come in time
+        self._waited_for: tuple[Sequence[BookieId], dict[int, int]] | None = None
+        """The last ensemble and the last entries that its bookies held, before a wait for a LAC that did not
+        come in time."""
         self._failed: dict[BookieId, None] = {}
 
     @property
@@ -111,8 +115,9 @@ class LedgerReader:
         """Find the last entry that you can read now.
 
         The result includes every entry that was acknowledged to the writer before this call, if bookies that
-        cover the last ensemble answer and the writer is alive to report its LAC. If the writer is gone, its
-        last entries may become readable only after recovery.
+        cover the last ensemble answer, and if the writer can tell them within 0.1 s that the entry is
+        acknowledged. If the writer or its network is slow, you can read its last entries later. If the writer
+        is gone, they may become readable only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
@@ -132,11 +137,14 @@ class LedgerReader:
                 why = ["no bookie of its last ensemble reports how far it is confirmed", *reasons.values()]
                 raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
             top = max(held.values(), default=NO_ENTRY)
-            if top > max(self._lac, self._unconfirmed) and not self.metadata.is_closed:
+            ensemble = self.metadata.last_fragment.ensemble
+            is_as_before = len(held) == len(ensemble) and self._waited_for == (ensemble, held)
+            if top > self._lac and not self.metadata.is_closed and not is_as_before:
                 with trio.move_on_after(LAC_CATCH_UP_S):
                     await self._poll_any(top - 1)
                 if self._lac < top:
-                    self._unconfirmed = top
+                    self._waited_for = ensemble, held
+                    await self._ask_end(reasons)
         return self.readable
 
     async def _ask_end(self, reasons: dict[BookieId, str]) -> dict[int, int]:

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Change, mutant
 _TEST_CLOSING = "tests/shells/test_client_closing.py"
 _TEST_RECOVERY = "tests/shells/test_client_recovery.py"
 _TEST_RULES = "tests/shells/test_client_rules.py"
+_TEST_READER = "tests/shells/test_client_reader.py"
 _TEST_REACH = "tests/unit/test_reach_core.py"
 _TEST_REACHING = "tests/shells/test_client_reach.py"
 _TEST_ENTRIES = "tests/unit/test_entries.py"
@@ -348,8 +349,26 @@ MUTANTS = (
         "A.7, C ReadStable",
         "LedgerReader.readable",
         "self._lac",
-        "max(self._lac, self._unconfirmed)",
+        "max((self._lac, *(self._waited_for or ((), {}))[1].values()))",
         f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",
+    ),
+    mutant(
+        "a_reader_waits_for_the_last_entry_alone",
+        "rule 16",
+        "ledger.reader.LedgerReader.last_add_confirmed",
+        """
+        await self._ask_end(reasons)
+        """,
+        "pass",
+        f"{_TEST_READER}::test_an_entry_that_was_acknowledged_is_found_though_a_later_one_is_under_way",
+    ),
+    mutant(
+        "a_bookie_that_does_not_answer_counts_as_unchanged",
+        "rule 16",
+        "ledger.reader.LedgerReader.last_add_confirmed",
+        "len(held) == len(ensemble)",
+        "True",
+        f"{_TEST_READER}::test_an_entry_that_was_waited_for_in_vain_is_found_once_it_is_acknowledged",
     ),
     mutant(
         "a_replaced_instance_is_the_bookie_it_was",

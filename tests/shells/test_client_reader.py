@@ -162,6 +162,48 @@ async def test_an_entry_that_will_never_be_confirmed_is_waited_for_once(clock: M
         assert max(waits[1:]) < 0.05
 
 
+async def test_an_entry_that_was_acknowledged_is_found_though_a_later_one_is_under_way(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(0.1)
+        await (await other.ledgers.open(writer.ledger_id)).last_add_confirmed()
+        writer.push([b"y"])
+        for bookie in writer.metadata.last_fragment.ensemble[1:]:
+            cluster.network.stall(client.host, bookie, both=False)
+        writer.push([b"z"])
+        await writer.wait_confirmed(1)
+        reader = await other.ledgers.open(writer.ledger_id)
+        assert await reader.last_add_confirmed() == 1
+        assert await reader.read(1, 1) == [b"y"]
+
+
+@pytest.mark.parametrize("is_heard", [True, False], ids=["all answer", "one is silent"])
+async def test_an_entry_that_was_waited_for_in_vain_is_found_once_it_is_acknowledged(
+    is_heard: bool, clock: MockClock
+) -> None:
+    """The bookies that the reader asks may hold the same entries as before."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(0.1)
+        reader = await other.ledgers.open(writer.ledger_id)
+        _, slow, slower = writer.metadata.last_fragment.ensemble
+        for bookie in (slow, slower):
+            cluster.network.stall(client.host, bookie)
+        if not is_heard:
+            cluster.network.stall(other.host, slow)
+        writer.push([b"y"])
+        await trio.sleep(0.05)
+        assert await reader.last_add_confirmed() == 0
+        cluster.network.heal(client.host, slow)
+        await writer.wait_confirmed(1)
+        assert await reader.last_add_confirmed() == 1
+        assert await reader.read(1, 1) == [b"y"]
+
+
 async def test_reading_does_not_disturb_the_writer(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         writer = await client.ledgers.create(replication=R332)
