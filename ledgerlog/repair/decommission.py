@@ -11,7 +11,8 @@ for it.
 Two looks are needed, because a fragment may still get the bookie after the first look. A writer that chose
 the bookie before it turned read-only may create a ledger with it. A recoverer may use the bookie, and the
 metadata names it only when the recoverer closes the ledger. So if ledgers are in recovery, the second look
-comes later.
+comes later. A recovery that takes even longer can still name the bookie after the second look. The auditor
+then finds that the bookie is lost, and workers replace it.
 
 The request stays stored while the bookie is registered: without the request, the bookie would take new
 ledgers again. The auditor removes the request afterwards.
@@ -43,7 +44,8 @@ _SETTLED_S = 2.0
 """After this time, every writer sees the present registrations, and the ledgers that writers created before
 are stored."""
 _RECOVERED_S = APPEND_DEADLINE_S + METADATA_TIMEOUT_S
-"""After this time, a recovery that was under way has closed its ledger or given up."""
+"""After this time, a recovery that was under way has closed its ledger or given up, unless it has so much to
+write back that it takes longer."""
 
 
 @attrs.frozen(kw_only=True)
