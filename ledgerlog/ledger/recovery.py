@@ -16,7 +16,7 @@ import logging
 import trio
 
 from ledgerlog.concurrency.nurseries import open_serving_nursery
-from ledgerlog.errors import BookieUnavailable, LedgerNotFound, PermissionDenied
+from ledgerlog.errors import BookieUnavailable, LedgerLogError, LedgerNotFound, PermissionDenied
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.core.reach import Reach
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
@@ -74,7 +74,7 @@ async def recover_ledger(
         The ledger's CLOSED metadata.
 
     Raises:
-        LedgerNotFound: There is no such ledger.
+        LedgerNotFound: There is no such ledger, or it was deleted meanwhile.
         RecoveryFailed: Fencing or a read stayed incomplete. You may try again.
         NotEnoughBookies: No bookie took a write-back within ``deadline_s``. You may try again.
         PermissionDenied: This client may not recover the ledger.
@@ -105,6 +105,8 @@ async def recover_ledger(
     shell = _Recovery(core, registry, directory, pool, environment, deadline_s)
     await shell.run()
     if core.failure is not None:
+        if await _is_deleted(registry, ledger_id):
+            raise LedgerNotFound(ledger_id) from core.failure
         raise core.failure
     if core.lost_from is not None:
         logger.warning(
@@ -117,6 +119,15 @@ async def recover_ledger(
     if was_recovered and may_lack_copies(metadata.replication) and core.metadata.token not in shell.filed:
         await registry.file_for_repair(ledger_id, ())  # Another client closed it; it may be of version 0.1.
     return core.metadata
+
+
+async def _is_deleted(registry: LedgerRegistry, ledger_id: int) -> bool:
+    """Whether the store says that the ledger is gone. Its bookies then refuse fences and write-backs, and do
+    not say why."""
+    try:
+        return await registry.find(ledger_id) is None
+    except LedgerLogError:
+        return False
 
 
 class _Recovery:

@@ -389,6 +389,22 @@ async def test_a_ledger_that_is_deleted_during_recovery_is_gone(clock: MockClock
             await client.ledgers.recover(writer.ledger_id)
 
 
+async def test_a_ledger_that_is_deleted_during_a_recovery_that_fails_is_gone(clock: MockClock) -> None:
+    """The recovery gets no further, as with bookies that have dropped the ledger and refuse."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await abandoned(client, R332)
+        cluster.network.stall(client.host, "*")
+
+        async def delete() -> None:
+            await trio.sleep(1)
+            await other.ledgers.delete(writer.ledger_id)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(delete)
+            with pytest.raises(LedgerNotFound):
+                await client.ledgers.recover(writer.ledger_id)
+
+
 async def test_recovery_leaves_no_connection_in_use(clock: MockClock) -> None:
     async with open_cluster(4) as cluster, cluster.client() as client:
         writer, bookies = await unacknowledged(cluster, client, Replication(3, 3, 3), on=2)
