@@ -10,6 +10,10 @@ _FILING_TEST = "tests/scenarios/test_filing_for_repair.py"
 _CLOSES_BELOW = f"{_FILING_TEST}::test_rule_24_a_writer_that_closes_below_the_write_quorum_files_the_repair"
 _IN_DOUBT = f"{_FILING_TEST}::test_rule_24_a_writer_that_does_not_know_whether_it_closed_files_the_repair"
 _RECOVERED = f"{_FILING_TEST}::test_rule_24_a_ledger_that_is_recovered_below_its_write_quorum_is_filed"
+_WHICHEVER = (
+    "test_rule_24_any_bookie_of_a_recovered_ledger_may_lack_entries_whichever_its_task_names[afterwards]"
+)
+_QUEUE_TEST = "tests/scenarios/test_repair_queue.py"
 _TENURE_TEST = "tests/unit/test_tenure.py"
 _ROT = "tests/shells/test_corruption_repair.py"
 _BEHIND = "test_what_rotted_behind_the_end_of_a_ledger_keeps_nothing_from_being_stored_again"
@@ -168,6 +172,35 @@ MUTANTS = (
         "bookie in task.incomplete or task.is_about_all",
         "bookie in task.incomplete",
         _RECOVERED,
+    ),
+    mutant(
+        "a_task_that_gets_names_is_no_longer_about_all",
+        "rule 24",
+        "RepairTask.merged",
+        'self.asks_all or found.get("asks_all", False)',
+        "False",
+        f"{_FILING_TEST}::{_WHICHEVER}",
+    ),
+    mutant(
+        "a_finding_that_the_task_has_already_changes_nothing",
+        "rule 22",
+        "repair_tasks.post_task.write",
+        "operation, is_news = await _wanted(store, environment, ledger_id, **found)",
+        """
+        operation, is_news = await _wanted(store, environment, ledger_id, **found)
+        if not is_news:
+            return False
+        """,
+        f"{_QUEUE_TEST}::test_a_task_whose_finding_is_found_again_while_it_is_worked_on_is_not_removed",
+    ),
+    mutant(
+        "a_denied_read_ends_the_process_that_copies",
+        "tasks record failures",
+        "_Shell._carry_out",
+        "LedgerLogError",
+        "ZeroDivisionError",
+        "tests/scenarios/test_repair_that_is_crossed.py::"
+        "test_copying_without_the_right_to_read_is_refused_without_a_group",
     ),
     mutant(
         "open_last_fragment_is_surveyed_for_copying",
