@@ -262,8 +262,8 @@ REPLICA_SNAPSHOT_RECORDS = 10_000
 """A replica takes a snapshot after this many records."""
 
 REPLICA_SNAPSHOT_BYTES_MAX = 1024 * MIB
-"""The largest snapshot that is restored. The whole snapshot is checked in memory before the machine sees
-it."""
+"""The largest snapshot that is stored and restored. The whole snapshot is checked in memory before the
+machine sees it."""
 
 REPLICA_EVENTS = 256
 """How many events wait for a slow listener. If there are more, the oldest are dropped, and an event tells the

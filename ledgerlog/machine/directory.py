@@ -26,7 +26,7 @@ import trio
 from ledgerlog.durable_directories import make_directories, sync_directory
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import MIB, REPLICA_SNAPSHOT_BYTES_MAX
-from ledgerlog.machine.snapshots import SnapshotInfo
+from ledgerlog.machine.snapshots import SnapshotInfo, within_limit
 
 __all__ = ["DirectorySnapshots"]
 
@@ -82,13 +82,16 @@ class DirectorySnapshots:
 
         Returns:
             The snapshot. It is durable.
+
+        Raises:
+            StorageError: The snapshot is larger than ``limits.REPLICA_SNAPSHOT_BYTES_MAX``.
         """
         file_name = f"snapshot-{incarnation:016x}-{next_offset:016x}"
         descriptor, unfinished = await self._in_thread(lambda: self._create(file_name))
         size = 0
         try:
             batch = bytearray()
-            for piece in stream:
+            for piece in within_limit(stream):
                 batch += piece
                 await trio.lowlevel.checkpoint()
                 if len(batch) >= _BATCH_BYTES:

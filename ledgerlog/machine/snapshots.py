@@ -2,7 +2,8 @@
 
 A store keeps snapshots of logs. Each snapshot is a stream of bytes (``wire.snapshots``), stored under the
 offset that it reaches: it has the effect of all records before that offset. The store does not look into the
-streams. A snapshot is listed only if it is durable and whole.
+streams. A snapshot is listed only if it is durable and whole, and small enough to be loaded again
+(``limits.REPLICA_SNAPSHOT_BYTES_MAX``).
 
 **Shared or not.** The records that a snapshot has may be truncated from the log only if every replica can
 read that snapshot. ``is_shared`` says whether every replica can. All replicas that reach the cluster share a
@@ -25,21 +26,21 @@ Several replicas may save at the same time and all succeed, because the list is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
 import attrs
 import trio
 
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageCorrupt
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageCorrupt, StorageError
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import KIB, REPLICA_SNAPSHOT_BYTES_MAX
 from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
 
-__all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore"]
+__all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore", "within_limit"]
 
 _ENTRY_BYTES = 256 * KIB
 _ENTRIES_AT_ONCE = 16
@@ -92,6 +93,9 @@ class SnapshotStore(Protocol):
 
         Returns:
             The snapshot. It is durable.
+
+        Raises:
+            StorageError: The snapshot is larger than the store can load again.
         """
         ...
 
@@ -115,6 +119,27 @@ class SnapshotStore(Protocol):
             keep: How many snapshots to keep.
         """
         ...
+
+
+def within_limit(stream: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a snapshot's stream.
+
+    Args:
+        stream: The bytes of the snapshot.
+
+    Raises:
+        StorageError: The stream is larger than ``limits.REPLICA_SNAPSHOT_BYTES_MAX``. A replica could not
+            restore it.
+    """
+    size = 0
+    for piece in stream:
+        size += len(piece)
+        if size > REPLICA_SNAPSHOT_BYTES_MAX:
+            raise StorageError(
+                f"a snapshot of more than {REPLICA_SNAPSHOT_BYTES_MAX} bytes is not stored: no replica could "
+                "restore it"
+            )
+        yield piece
 
 
 class HasClient(Protocol):
@@ -171,6 +196,9 @@ class LedgerSnapshots:
 
         Returns:
             The snapshot. It is durable.
+
+        Raises:
+            StorageError: The snapshot is larger than ``limits.REPLICA_SNAPSHOT_BYTES_MAX``.
         """
         snapshots = self._list(incarnation)
         writer = await self._client.ledgers.create(
@@ -184,7 +212,7 @@ class LedgerSnapshots:
                 unfinished = ListedSnapshot(ledger_id, next_offset)
                 await snapshots.change(lambda listed: _with(listed, unfinished))
                 buffer = bytearray()
-                for piece in stream:
+                for piece in within_limit(stream):
                     buffer += piece
                     await trio.lowlevel.checkpoint()
                     if len(buffer) >= _ENTRIES_AT_ONCE * _ENTRY_BYTES:

@@ -26,10 +26,12 @@ from ledgerlog.errors import (
     NotLeader,
     ReplicaStopped,
     RequestExpired,
+    StorageError,
 )
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.machine import snapshots
 from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
@@ -917,6 +919,30 @@ async def test_a_machine_whose_snapshot_fails_goes_on_without_and_it_is_told(
             await leader.replica.propose(command("add", "x", 1))
         await eventually(lambda: leader.replica.statistics().snapshots == 1)
         assert leader.replica.failure is None
+
+
+async def test_a_state_that_is_too_large_for_a_snapshot_costs_no_older_snapshot_and_no_record(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "REPLICA_SNAPSHOT_BYTES_MAX", 10_000)
+    async with stage(1, snapshots=True, snapshot_every=5, snapshots_kept=1) as s:
+        leader = await s.leader()
+        for number in range(5):
+            await leader.replica.propose(command("set", str(number), 1))
+        await eventually(lambda: leader.replica.statistics().snapshots == 1)
+        events = leader.replica.events()
+        for number in range(20):
+            await leader.replica.propose(command("set", str(number), "x" * 4000))
+        assert EventKind.SNAPSHOT_FAILED in [event.kind async for event in _first(events, 2)]
+        with pytest.raises(StorageError):
+            await leader.replica.snapshot()
+        log = await open_log(leader.client.opened, "log")
+        assert (await log.info()).first_offset == 5
+        await leader.leave()
+        late = await s.join(snapshots=True)
+        await s.leader(leader)
+        assert late.replica.statistics().restores == 1
+        assert late.replica.digest() == leader.replica.digest()
 
 
 async def test_who_waits_for_a_replica_that_cannot_be_entered_is_told(

@@ -14,7 +14,7 @@ import trio
 
 import ledgerlog
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageError
-from ledgerlog.machine import directory
+from ledgerlog.machine import directory, snapshots
 from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotStore
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -76,6 +76,20 @@ async def test_what_fails_in_the_middle_is_not_found(kind: str, tmp_path: Path) 
         await store.save("log", 3, 20, [b"x"])
         await store.prune(3, 2)
         assert [info.next_offset for info in await store.find(3)] == [20]
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_snapshot_that_is_too_large_to_be_loaded_is_not_saved(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "REPLICA_SNAPSHOT_BYTES_MAX", 10_000)
+    async with opened(kind, tmp_path) as store:
+        largest = await store.save("log", 3, 10, stream(10_000))
+        with pytest.raises(StorageError, match="more than 10000 bytes"):
+            await store.save("log", 3, 20, stream(10_001))
+        await store.prune(3, 1)
+        assert await store.find(3) == [largest]
+        assert await store.load(largest) == b"".join(stream(10_000))
 
 
 @pytest.mark.parametrize("kind", STORES)
