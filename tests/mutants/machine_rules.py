@@ -157,6 +157,18 @@ ELECTIONS = (
         f"{_TEST_ELECTION}::test_a_claim_that_took_effect_after_the_session_ended_is_worth_nothing",
     ),
     mutant(
+        "a_claim_that_a_suspended_session_finds_leads",
+        "election",
+        "Candidacy.on_looked",
+        """
+        is_ours and self._is_connected and claimed is not None and (record is not None) and (
+            record.term == claimed.term
+        )
+        """,
+        "is_ours and claimed is not None and record is not None and record.term == claimed.term",
+        f"{_TEST_ELECTION}::test_a_claim_that_is_found_while_the_session_is_suspended_is_followed_by_the_next_term",
+    ),
+    mutant(
         "who_leaves_does_not_say_so",
         "election",
         "_Stand.leave",

@@ -234,6 +234,22 @@ def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
     assert core.leading == 1
 
 
+def test_a_claim_that_is_found_while_the_session_is_suspended_is_followed_by_the_next_term() -> None:
+    core = registered(ElectionState())
+    claim = core.claim(0)
+    core.on_unsettled()
+    core.on_session("s", is_connected=False)
+    core.on_looked(claim, 4, ("me",), 0)
+    assert core.leading is None
+    assert core.lost is None
+    core.on_session("s", is_connected=True)
+    core.on_looked(claim, 4, ("me",), 1)
+    assert core.leading is None
+    assert core.claim(1).term == 2
+    core.on_claimed(5)
+    assert core.leading == 2
+
+
 def test_a_claim_that_lost_the_race_waits_for_the_winner() -> None:
     core = registered(ElectionState(), "other")
     core.claim(0)

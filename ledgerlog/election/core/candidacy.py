@@ -256,7 +256,13 @@ class Candidacy:
             if not is_ours or record is None or record.term != self.leading:
                 self._deposed_at = now
                 self._lose(_successor(record))
-        elif is_ours and claimed is not None and record is not None and record.term == claimed.term:
+        elif (
+            is_ours
+            and self._is_connected  # Otherwise the term is ours, but we claim the next one to lead.
+            and claimed is not None
+            and record is not None
+            and record.term == claimed.term
+        ):
             self._lead(record.term)
 
     def on_registered(self, me: str, version: int, session_id: str) -> None:
@@ -283,7 +289,8 @@ class Candidacy:
     def on_unsettled(self) -> None:
         """Note that the write of a claim or an offer found a conflict, or that its answer was lost.
 
-        The next look shows whether the write took effect.
+        The next look shows whether the write took effect. If the session is not connected when that look
+        arrives, we do not lead in the term, and claim the next one.
         """
         self._is_stale = True
 
