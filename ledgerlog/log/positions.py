@@ -228,11 +228,21 @@ async def find_position(
     offset is then the offset of the next record. Errors as for reading, and:
 
     Raises:
-        Truncated: The record of the position is truncated.
+        Truncated: The record at that offset is truncated.
         InvalidArgument: The log has no such position.
         EntryUnavailable: Also if the position lies in a ledger that is still open, after all that can be
             read of it now. The log may have it or not.
     """
+    place, offset = await _find_listed_position(ledgers, archives, metadata, position)
+    if offset < metadata.first_offset:
+        raise Truncated(metadata.name, metadata.first_offset)
+    return place, offset
+
+
+async def _find_listed_position(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, position: Position
+) -> tuple[ReadPosition, int]:
+    """Find a position as ``find_position`` does, even if its record is truncated but still there."""
     index = metadata.index_of(position.ledger_id)
     if index is None:
         return await _find_merged_position(archives, metadata, position)
@@ -283,8 +293,6 @@ async def _find_archived_position(
         )
     async with open_archive(record) as archive:
         offset = await archive.offset_of_entry(ledger, position.entry_id, position.slot)
-    if offset < metadata.first_offset:
-        raise Truncated(metadata.name, metadata.first_offset)
     return ReadPosition(segment, 0, offset), offset
 
 
@@ -320,8 +328,6 @@ async def _find_position_in_ledger(
             f"log {metadata.name!r} has no position {position}: its entry holds {header.record_count} records"
         )
     offset = header.first_offset + position.slot
-    if offset < metadata.first_offset:
-        raise Truncated(metadata.name, metadata.first_offset)
     return ReadPosition(segment, position.entry_id, header.first_offset), offset
 
 
@@ -339,6 +345,10 @@ async def find_moment(
             break
         is_behind_gap = is_behind_gap or segment.lost_before > 0
         end = segment.end_offset
+        if end is not None and metadata.has_truncated(segment):
+            place = ReadPosition(segment, None, end)
+            is_behind_gap = False
+            continue
         if end is not None and segment.last_ms is None and is_behind_gap:
             continue  # A segment without records does not tell how old the lost records were.
         if end is not None and (segment.last_ms is None or segment.last_ms < when_ms):

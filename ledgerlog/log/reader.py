@@ -409,8 +409,8 @@ class LogReader:
         metadata = self._metadata
         index = metadata.index_of(segment.ledger_id)
         end = None if index is None else metadata.segments[index].end_offset
-        if end is not None and self._offset >= end:
-            return True  # The reader had read all of the ledger, but did not know that this was its end.
+        if end is not None and max(self._offset, metadata.first_offset) >= end:
+            return True  # The reader had read all that it needs, but did not know that this was the end.
         if index is not None and end is None:
             raise failure  # A segment that is not counted is not archived.
         record = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
@@ -475,23 +475,42 @@ class LogReader:
                 await watch.wait()
 
     def _after(self, segment: LogSegment | None) -> LogSegment | None:
+        """Return the next segment with records to read after one that is read to its end; None if it is not
+        listed yet.
+
+        Raises:
+            Truncated: Records that the reader has not reached are truncated.
+        """
         metadata = self._metadata
+        segments = metadata.segments
         index = -1 if segment is None else metadata.index_of(segment.ledger_id)
         if index is not None and index >= 0:
-            end = metadata.segments[index].end_offset
-            if end is not None and end > self._offset:
-                return metadata.segments[index]  # The next segments were merged with it since.
+            end = segments[index].end_offset
+            if end is not None and end > max(self._offset, metadata.first_offset):
+                return segments[index]  # The next segments were merged with it since.
         if index is None or (index == -1 and metadata.before[0] > self._offset):
             # The segment that was read last has left the list. The next segment may have left it too.
             if metadata.first_offset > self._offset:
                 raise Truncated(metadata.name, metadata.first_offset)
             index = -1
-            while index + 1 < len(metadata.segments):
-                end = metadata.segments[index + 1].end_offset
+            while index + 1 < len(segments):
+                end = segments[index + 1].end_offset
                 if end is None or end > self._offset:
                     break
                 index += 1
-        return metadata.segments[index + 1] if index + 1 < len(metadata.segments) else None
+        while index + 1 < len(segments) and metadata.has_truncated(segments[index + 1]):
+            index += 1
+        self._pass_truncated(segments[index] if index >= 0 else None)
+        return segments[index + 1] if index + 1 < len(segments) else None
+
+    def _pass_truncated(self, segment: LogSegment | None) -> None:
+        """Move to the end of a segment if all its records are truncated, so that no entry of it is read."""
+        metadata = self._metadata
+        if segment is None or segment.end_offset is None or not metadata.has_truncated(segment):
+            return
+        if segment.end_offset > self._offset:
+            self._check_truncation()
+            self._offset = segment.end_offset
 
     async def _refresh(self) -> None:
         known = (self._metadata, self._version)
@@ -502,6 +521,9 @@ class LogReader:
 
     async def _look_for_truncation(self) -> None:
         await self._refresh()
+        self._check_truncation()
+
+    def _check_truncation(self) -> None:
         # The next entry may begin before the start of the reader, and before the start of the log.
         if max(self._offset, self._first_offset) < self._metadata.first_offset:
             raise Truncated(self._metadata.name, self._metadata.first_offset)

@@ -40,8 +40,9 @@ belong to the lost records forever.
 **A loss below a truncation.** A log may be truncated within an open ledger. An accepted loss may then end
 that ledger below ``first_offset``. The offsets between that end and ``first_offset`` belong to truncated
 records, so the log continues at ``first_offset``. No segment can store this jump, because an open segment
-starts where the one before it ends. So ``before`` moves forward, and all listed segments move with it. No
-reader reads the moved records, because all of them are truncated.
+starts where the one before it ends. So ``before`` moves forward, and all listed segments move with it.
+The entries of the moved segments still carry the old offsets. So nobody may read a segment that ends at or
+below ``first_offset`` by the offsets in the list (``has_truncated``). All its records are truncated.
 
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
 producer appended which record (``log.core.producers``). None means that deduplication is off. If it is on,
@@ -292,6 +293,14 @@ class LogMetadata:
             else:
                 high = middle - 1
         return low
+
+    def has_truncated(self, segment: LogSegment) -> bool:
+        """Return whether all records of a listed segment are truncated.
+
+        Such a segment may be listed at other offsets than its entries carry. See "A loss below a truncation"
+        in the module docstring.
+        """
+        return segment.end_offset is not None and segment.end_offset <= self.first_offset
 
     def check_room(self, ledgers: int) -> None:
         """Raise LogListFull unless a splice can still add ``ledgers`` ledgers to the log.

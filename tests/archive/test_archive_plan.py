@@ -215,6 +215,17 @@ def test_copies_wait_for_their_delay_and_the_newest_ledger_for_ever() -> None:
     assert due(-(10**9)) == [], "the clock was set back"
 
 
+def test_a_ledger_whose_records_are_all_truncated_is_not_copied() -> None:
+    """The log was truncated to offset 8 within a ledger that then ended at offset 5. The list moved the
+    ledger to end at offset 8, so its entries do not continue the log."""
+    log, _ = empty_log().taken_over((), 1, b"t").truncated(8, 9, b"t")
+    moved = log.taken_over([SegmentCounts(5, 5, 1, 1)], 2, b"t")
+    assert (moved.segments[0].end_offset, moved.first_offset) == (8, 8)
+    log = moved.taken_over([SegmentCounts(3, 3, 2, 2)], 3, b"t")
+    plan = plan_archive(log, (), {1, 2, 3}, now_ms=0, keep_copies_ms=DELAY_MS)
+    assert [segment.ledger_id for segment in plan.copy] == [2]
+
+
 def test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone() -> None:
     log = empty_log()
     for number in range(8):

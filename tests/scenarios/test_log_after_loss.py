@@ -7,8 +7,9 @@ loss.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import attrs
 import pytest
@@ -23,15 +24,17 @@ from ledgerlog.errors import (
     LostLeadership,
     RecordsLost,
     RecoveryFailed,
+    Truncated,
 )
 from ledgerlog.limits import LOG_RETENTION_LOOK_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.segments import Gap
+from ledgerlog.model.segments import Gap, LogSegment
 from ledgerlog.testing.faulty_store import answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
@@ -336,3 +339,111 @@ async def test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset(
             assert await read(reader) == [b"new", b"newer"]
         await log.truncate(RESUMED - 19)
         assert len((await log.info()).segments) == 1
+
+
+@attrs.frozen
+class BelowItsTruncation:
+    """A log that lost its records from offset 51 on, after a truncation to offset 80.
+
+    It goes on at offset 80. Its only ledger still has the truncated records up to offset 50.
+    """
+
+    cluster: MemoryCluster
+    client: Client
+    log: Log
+    bookies: tuple[str, ...]
+    """The bookies of the ledger."""
+
+
+@asynccontextmanager
+async def below_its_truncation(
+    prepare: Callable[[MemoryCluster, tuple[str, ...]], Awaitable[None]] | None = None,
+) -> AsyncIterator[BelowItsTruncation]:
+    """Call ``prepare`` when the log has 51 records. Then append others, truncate, and lose the others."""
+    async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as client:
+        log = await create_log(client.opened, "log", replication=Replication(3, 3, 2))
+        leading = trio.CancelScope()
+        with leading:
+            async with (await open_log(owner.opened, "log")).writer() as writer:
+                await writer.append_many(records(0, KEPT))
+                bookies = tuple(writer._leader._writer.metadata.last_fragment.ensemble)
+                await trio.sleep(1)  # The third bookie has all of them now.
+                if prepare is not None:
+                    await prepare(cluster, bookies)
+                cluster.network.stall(owner.host, bookies[2])
+                await writer.append_many(records(KEPT, RESUMED))
+                await writer.truncate(RESUMED - 20)
+                leading.cancel()
+                await trio.sleep_forever()
+        for bookie in bookies[:2]:
+            await cluster.bookies[bookie].lose_disk()
+            await cluster.bookies[bookie].start()
+        assert await log.recover(accept_loss=True) == ()
+        yield BelowItsTruncation(cluster, client, log, bookies)
+
+
+@pytest.fixture
+def _few_visits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if readers go to ledgers again and again."""
+    visits = iter(range(10))
+    read_segment = LogReader._read_segment
+
+    async def visit(self: LogReader, segment: LogSegment, entry_id: int) -> bool:
+        assert next(visits, None) is not None, "a reader goes around in circles"
+        return await read_segment(self, segment, entry_id)
+
+    monkeypatch.setattr(LogReader, "_read_segment", visit)
+
+
+@pytest.mark.usefixtures("_few_visits")
+async def test_no_reader_shows_what_is_below_a_truncation_that_the_log_has_moved_to(clock: MockClock) -> None:
+    async with below_its_truncation() as after:
+        (ledger,) = (segment.ledger_id for segment in (await after.log.info()).segments)
+        long_ago = datetime(1970, 1, 1, tzinfo=UTC)
+        for start in ("earliest", RESUMED - 20, long_ago):
+            async with after.log.read(start) as reader:
+                assert await read(reader) == []
+        async with after.log.writer() as writer:
+            assert (await writer.append(b"new")).offset == RESUMED - 20
+        for start in ("earliest", RESUMED - 20, long_ago):
+            async with after.log.read(start) as reader:
+                assert await read(reader) == [b"new"], start
+        for position in (Position(ledger, 0, 0), Position(ledger, 0, KEPT), Position(ledger, 1, 0)):
+            with pytest.raises(Truncated) as caught:
+                async with after.log.read(position):
+                    raise AssertionError
+            assert caught.value.first_offset == RESUMED - 20
+
+
+@pytest.mark.usefixtures("_few_visits")
+async def test_a_follower_in_a_ledger_that_ends_below_a_truncation_is_told_of_the_truncation(
+    clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        found: list[int] = []
+        told: list[int] = []
+        away: list[Client] = []
+
+        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
+            """Follow the log up to its present end, and lose the bookies then."""
+
+            async def run() -> None:
+                async with cluster.client() as slow:
+                    away.append(slow)
+                    async with (await open_log(slow.opened, "log")).read(follow=True) as reader:
+                        try:
+                            async for each in reader:
+                                found.append(each.offset)
+                        except Truncated as truncated:
+                            told.append(truncated.first_offset)
+
+            nursery.start_soon(run)
+            await eventually(lambda: found == list(range(KEPT)))
+            for bookie in bookies:
+                cluster.network.stall(away[0].host, bookie)
+
+        async with below_its_truncation(follow) as after:
+            for bookie in after.bookies:
+                after.cluster.network.heal(away[0].host, bookie)
+            await eventually(lambda: told == [RESUMED - 20])
+            assert found == list(range(KEPT))

@@ -23,7 +23,8 @@ hold copies of its ledgers.
 
 **What stays on bookies.** Jobs copy the newest counted ledger with records, but give it up only when there is
 a newer one. Until then a takeover may have to read in this ledger which producer appended each record. A
-sealed log has no more takeovers, so all its ledgers are given up. Ledgers without records are not archived.
+sealed log has no more takeovers, so all its ledgers are given up. Ledgers without records, and ledgers whose
+records are all truncated, are not copied.
 
 **Compaction** covers the ledgers from the first one of the list up to the first one that is not given up. It
 keeps the latest record of each key in this range. It replaces files from the oldest on. If it crashes midway,
@@ -118,7 +119,9 @@ def plan_archive(
         copy=tuple(
             segment
             for segment in counted
-            if segment.ledger_id not in archived and segment.ledger_id in with_copies
+            if segment.ledger_id not in archived
+            and segment.ledger_id in with_copies
+            and not metadata.has_truncated(segment)
         ),
         give_up=tuple(give_up),
         waiting=tuple(waiting),
