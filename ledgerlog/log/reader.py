@@ -13,6 +13,11 @@ expects, so the reader skips no record and shows none twice. There is one except
 together, and the newer one does not continue the older one. Nothing in the newer ledger was ever
 acknowledged, and the next leader counts the newer ledger as empty. So the reader skips the newer ledger.
 
+**A loss at the end.** If an operator accepts a loss at the end of a log, new records get the offsets of the
+lost ones. A reader may have read the lost records before. If the next ledger then begins with an offset that
+the reader has read already, it raises EntryCorrupt: it would otherwise skip the new records with those
+offsets. Only this reader can know that. A new reader, which starts at an offset that it is given, cannot.
+
 **A roll that takes long.** After a roll, the older ledger may stay open for long: until its last entries have
 their write quorum, or until the metadata store is back. Meanwhile the leader acknowledges records in the
 newer ledger. The reader need not wait for the close, because a leader sends nothing to the older ledger once
@@ -127,7 +132,8 @@ class LogReader:
       gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
-    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The latter also
+      if the log has lost records that this reader has read, and gives their offsets to other records.
     - PermissionDenied: this client has no right to read the log, or has lost it.
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
@@ -137,7 +143,8 @@ class LogReader:
     - ConnectionClosed: the ``async with`` was left.
 
     After any error but RecordsLost the reader has ended, and iterating raises the same error again. Enter
-    ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``.
+    ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``. After a loss of
+    records that you have read, start at the offset that the error names.
     """
 
     def __init__(
@@ -459,8 +466,23 @@ class LogReader:
         Return None at the end of a sealed log; without ``follow``, also at the tail of an open one.
         """
         found = self._after(segment)
-        if found is not None or self._metadata.sealed:
-            return found
+        if found is not None and self._is_behind(found, segment):
+            await self._refresh()  # The reader may have read a file that was merged after the list was read.
+            found = self._after(segment)
+        if found is None and not self._metadata.sealed:
+            found = await self._wait_after(segment)
+        if found is not None and self._is_behind(found, segment):
+            raise EntryCorrupt(
+                found.ledger_id,
+                0,
+                f"its first offset is {found.first_offset}, but log {self._metadata.name!r} was read up to "
+                f"offset {self._offset}: it has lost the records from {found.first_offset} on, and gives "
+                "their offsets to other records",
+            )
+        return found
+
+    async def _wait_after(self, segment: LogSegment | None) -> LogSegment | None:
+        """Wait until the list names the segment after ``segment``, as ``_next_segment``."""
         async with self._client.store.watch(log_record_path(self._metadata.incarnation)) as watch:
             while True:
                 await self._refresh()
@@ -473,6 +495,20 @@ class LogReader:
                         raise undecided
                     return None
                 await watch.wait()
+
+    def _is_behind(self, following: LogSegment, segment: LogSegment | None) -> bool:
+        """Whether the segment after ``segment`` begins with offsets that were read already.
+
+        Then an accepted loss has ended ``segment`` before the end that the reader has read. If ``segment``
+        has left the list, this is unknown: the following one may hold its records, too.
+        """
+        return (
+            segment is not None
+            and following.ledger_id != segment.ledger_id
+            and following.first_offset is not None
+            and following.first_offset < self._offset
+            and self._metadata.index_of(segment.ledger_id) is not None
+        )
 
     def _after(self, segment: LogSegment | None) -> LogSegment | None:
         """Return the next segment with records to read after one that is read to its end; None if it is not

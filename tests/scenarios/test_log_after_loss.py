@@ -18,6 +18,7 @@ from trio.testing import MockClock
 
 from ledgerlog.errors import (
     AppendUnknown,
+    EntryCorrupt,
     InvalidArgument,
     LogSealed,
     LossUndecided,
@@ -342,11 +343,8 @@ async def test_a_log_that_ends_below_its_truncation_goes_on_at_its_first_offset(
 
 
 @attrs.frozen
-class BelowItsTruncation:
-    """A log that lost its records from offset 51 on, after a truncation to offset 80.
-
-    It goes on at offset 80. Its only ledger still has the truncated records up to offset 50.
-    """
+class LostAtTheEnd:
+    """A log with one ledger that has lost its records from offset 51 on. It has no leader."""
 
     cluster: MemoryCluster
     client: Client
@@ -355,11 +353,14 @@ class BelowItsTruncation:
     """The bookies of the ledger."""
 
 
+Step = Callable[[MemoryCluster, tuple[str, ...]], Awaitable[None]]
+
+
 @asynccontextmanager
-async def below_its_truncation(
-    prepare: Callable[[MemoryCluster, tuple[str, ...]], Awaitable[None]] | None = None,
-) -> AsyncIterator[BelowItsTruncation]:
-    """Call ``prepare`` when the log has 51 records. Then append others, truncate, and lose the others."""
+async def lost_at_the_end(
+    *, with_51: Step | None = None, with_100: Step | None = None, truncate_to: int = 0
+) -> AsyncIterator[LostAtTheEnd]:
+    """Call the steps when the log has 51 records and when it has 100. Then lose the last 49."""
     async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as client:
         log = await create_log(client.opened, "log", replication=Replication(3, 3, 2))
         leading = trio.CancelScope()
@@ -368,18 +369,20 @@ async def below_its_truncation(
                 await writer.append_many(records(0, KEPT))
                 bookies = tuple(writer._leader._writer.metadata.last_fragment.ensemble)
                 await trio.sleep(1)  # The third bookie has all of them now.
-                if prepare is not None:
-                    await prepare(cluster, bookies)
+                if with_51 is not None:
+                    await with_51(cluster, bookies)
                 cluster.network.stall(owner.host, bookies[2])
                 await writer.append_many(records(KEPT, RESUMED))
-                await writer.truncate(RESUMED - 20)
+                await writer.truncate(truncate_to)
+                if with_100 is not None:
+                    await with_100(cluster, bookies)
                 leading.cancel()
                 await trio.sleep_forever()
         for bookie in bookies[:2]:
             await cluster.bookies[bookie].lose_disk()
             await cluster.bookies[bookie].start()
         assert await log.recover(accept_loss=True) == ()
-        yield BelowItsTruncation(cluster, client, log, bookies)
+        yield LostAtTheEnd(cluster, client, log, bookies)
 
 
 @pytest.fixture
@@ -397,7 +400,7 @@ def _few_visits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_few_visits")
 async def test_no_reader_shows_what_is_below_a_truncation_that_the_log_has_moved_to(clock: MockClock) -> None:
-    async with below_its_truncation() as after:
+    async with lost_at_the_end(truncate_to=RESUMED - 20) as after:
         (ledger,) = (segment.ledger_id for segment in (await after.log.info()).segments)
         long_ago = datetime(1970, 1, 1, tzinfo=UTC)
         for start in ("earliest", RESUMED - 20, long_ago):
@@ -442,8 +445,37 @@ async def test_a_follower_in_a_ledger_that_ends_below_a_truncation_is_told_of_th
             for bookie in bookies:
                 cluster.network.stall(away[0].host, bookie)
 
-        async with below_its_truncation(follow) as after:
+        async with lost_at_the_end(with_51=follow, truncate_to=RESUMED - 20) as after:
             for bookie in after.bookies:
                 after.cluster.network.heal(away[0].host, bookie)
             await eventually(lambda: told == [RESUMED - 20])
             assert found == list(range(KEPT))
+
+
+async def test_a_reader_that_has_read_what_is_lost_skips_no_record_with_the_same_offset(
+    clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        found: list[bytes] = []
+        told: list[EntryCorrupt] = []
+
+        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
+            async def run() -> None:
+                async with (
+                    cluster.client() as client,
+                    (await open_log(client.opened, "log")).read(follow=True) as reader,
+                ):
+                    try:
+                        async for each in reader:
+                            found.append(each.data)
+                    except EntryCorrupt as error:
+                        told.append(error)
+
+            nursery.start_soon(run)
+            await eventually(lambda: found == records(0, RESUMED))
+
+        async with lost_at_the_end(with_100=follow) as after, after.log.writer() as writer:
+            assert (await writer.append_many([b"new"] * BEHIND))[0].offset == KEPT
+            await eventually(lambda: bool(told))
+            assert "its first offset is 51, but log 'log' was read up to offset 100" in str(told[0])
+            assert found == records(0, RESUMED)
