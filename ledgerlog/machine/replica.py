@@ -19,6 +19,12 @@ replica follows again from the first record that is not applied.
 restores the newest snapshot that reaches at least the new beginning of the log. If there is no such snapshot,
 the replica's state would lack commands. So the replica stops with the reason and no longer serves.
 
+**A loss.** After an accepted loss at the end of a log, new records get the offsets of lost ones. A replica
+or a snapshot may have the effect of the lost ones. So before a replica applies further records or leads, it
+reads the last applied record again. No other record ever has the same offset and epoch. If the log now has
+another record there, or ends before it, the replica stops. If that record is truncated, nothing has to be
+checked: its offset is never used again.
+
 **Trouble.** The replica waits out temporary trouble, with growing pauses: the store is away, there are too
 few bookies, a leadership is lost. Permanent trouble stops the replica: a record is not a command, the log was
 deleted, the machine cannot continue. Then proposals, reads, waits and ``snapshot`` raise
@@ -29,6 +35,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Generic, Literal, TypeVar
 
@@ -206,6 +213,8 @@ class Replica(Generic[M]):
         self._follow_scope = trio.CancelScope()
         self._parked = trio.Event()
         """Set while the replica does not follow."""
+        self._is_confirmed = False
+        """Whether the log has the last applied record. Following has read it, or it cannot be read again."""
         self._leader_name = None if election is None else LeaderName(election, log.name)
         self._context: AbstractAsyncContextManager[None] | None = None
 
@@ -500,9 +509,10 @@ class Replica(Generic[M]):
 
     # --- applying -----------------------------------------------------------------------------
 
-    def _apply(self, offset: int, envelope: Envelope) -> CommandOutcome | None:
+    def _apply(self, epoch: int, offset: int, envelope: Envelope) -> CommandOutcome | None:
         """Apply a record, wake the tasks that wait for it, and take a snapshot if one is due."""
         outcome = self._core.apply(offset, envelope)
+        self._core.epoch = epoch
         self._applied.advance(offset)
         self._snapshot_manager.on_applied()
         return outcome
@@ -530,7 +540,10 @@ class Replica(Generic[M]):
                 with trio.CancelScope() as self._follow_scope:
                     await self._follow()
             except Truncated as found:
-                gap = found
+                if found.first_offset > self._core.next_offset:
+                    gap = found
+                else:
+                    self._core.epoch = None  # The last applied record is truncated.
             except (LogNotFound, EntryCorrupt, WireError, ReplicaStopped):
                 raise
             except LedgerLogError as cause:
@@ -544,15 +557,49 @@ class Replica(Generic[M]):
 
     async def _follow(self) -> None:
         """Follow the log. Return at its end; only a sealed log has one."""
-        async with self._log.read(self._core.next_offset, follow=True, dense=True) as records:
+        core = self._core
+        self._is_confirmed = core.epoch is None
+        start = core.next_offset - (not self._is_confirmed)
+        async with self._log.read(start, follow=True, dense=True) as records:
             async for batch in records.batches():
+                if not self._is_confirmed:
+                    self._confirm(batch.epoch)
+                    batch = batch.between(core.next_offset)
                 offset = batch.first_offset
                 for payload in batch.payloads:
-                    self._apply(offset, self._decode(offset, payload))
+                    self._apply(batch.epoch, offset, self._decode(offset, payload))
                     offset += 1
                 self._stuck = None
         self._refuse(LogSealed(self._log.name))
         await trio.sleep_forever()
+
+    def _confirm(self, epoch: int) -> None:
+        """Note the epoch of the log's record before ``next_offset``. Raise ReplicaStopped if this is not the
+        record that was applied."""
+        if epoch != self._core.epoch:
+            at = self._core.next_offset - 1
+            raise self._is_ahead(f"record {at} is of epoch {epoch}, and was of epoch {self._core.epoch}")
+        self._is_confirmed = True
+
+    async def _look_back(self) -> None:
+        """Read the record before ``next_offset`` from the log, unless following has read it."""
+        end = self._core.next_offset
+        if self._is_confirmed or self._core.epoch is None:
+            return
+        try:
+            async with self._log.read(end - 1, until=end, dense=True) as records:
+                async for record in records:
+                    self._confirm(record.epoch)
+        except Truncated:
+            self._core.epoch = None
+
+    def _is_ahead(self, what: str) -> ReplicaStopped:
+        """Return the error of a replica that has applied records that the log has lost."""
+        return ReplicaStopped(
+            self._log.name,
+            f"{what}: this replica has applied the records up to {self._core.next_offset - 1}, and the log "
+            "has lost some of them. Delete the snapshots that reach beyond the loss, and start it again",
+        )
 
     def _refuse(self, why: LedgerLogError) -> None:
         """Refuse all further proposals. The replica still applies the log's records up to its end."""
@@ -594,7 +641,7 @@ class Replica(Generic[M]):
             except LogSealed as sealed:
                 self._refuse(sealed)
                 return
-            except LogNotFound:
+            except (LogNotFound, ReplicaStopped):
                 raise
             except LedgerLogError as error:
                 why = error
@@ -626,17 +673,20 @@ class Replica(Generic[M]):
     async def _lead_with(self, writer: LogWriter) -> None:
         """Lead, while following pauses."""
         if self._core.next_offset != writer.next_offset:
+            if (await self._log.info()).epoch == writer.epoch:
+                raise self._is_ahead(f"the log ends at offset {writer.next_offset}")
             # Another leader has taken over, and this replica has applied records of that leader already. Wait
             # until our writer notices.
             with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
                 await writer.wait_over()
             raise fresh(writer.failure or LostLeadership(self._log.name, None, "another leader has appended"))
+        await self._look_back()
         leading = Leading(
             writer,
             self._core,
             now_ms=self._environment.now_ms,
             new_seed=self._new_seed,
-            apply=self._apply,
+            apply=partial(self._apply, writer.epoch),
             not_leading=self._not_leading,
         )
         self._leading, self._epoch = leading, writer.epoch

@@ -175,6 +175,7 @@ class SnapshotManager:
             next_offset=core.next_offset,
             timestamp_ms=core.timestamp_ms,
             requests=count,
+            epoch=core.epoch,
         )
         self._tried_at = core.next_offset
         stream = encode_snapshot(head, requests, core.chunks())
@@ -283,6 +284,7 @@ class SnapshotManager:
                 self._unreachable = error
             return False
         self.core.restore(found.head.next_offset, found.head.timestamp_ms, table, found.chunks)
+        self.core.epoch = found.head.epoch
         self._tried_at = self.reaches = info.next_offset
         self.restores += 1
         self.listeners.tell(EventKind.RESTORED, info.next_offset, info.place)

@@ -6,8 +6,10 @@
 
 The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
 ``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in the
-snapshot, ``requests`` (how many frames hold the table of requests). The frames of this table follow; joined,
-they are the table (``machine.core.replica``). All other frames are the machine's chunks, one frame for each.
+snapshot, ``requests`` (how many frames hold the table of requests), and ``epoch`` (of the leader that
+appended the newest record in the snapshot; absent if it is not known, and in earlier versions). The frames of
+this table follow; joined, they are the table (``machine.core.replica``). All other frames are the machine's
+chunks, one frame for each.
 If the stream is cut off, or if one bit of the stream is wrong, the whole stream is refused before the machine
 sees any of it.
 """
@@ -47,9 +49,14 @@ class SnapshotHead:
     """The timestamp of the newest command in the snapshot."""
     requests: int
     """How many frames hold the table of requests."""
+    epoch: int | None = None
+    """The epoch of the leader that appended the newest record in the snapshot; None: not known."""
 
     def encode(self) -> bytes:
-        return encode_record({"v": _FORMAT, **attrs.asdict(self)}, SnapshotHead.decode_untrusted)
+        fields = {"v": _FORMAT, **attrs.asdict(self)}
+        if self.epoch is None:
+            del fields["epoch"]
+        return encode_record(fields, SnapshotHead.decode_untrusted)
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> SnapshotHead:
@@ -61,6 +68,7 @@ class SnapshotHead:
             next_offset=fields.integer("next_offset"),
             timestamp_ms=fields.integer("timestamp_ms"),
             requests=fields.integer("requests"),
+            epoch=fields.integer("epoch") if "epoch" in fields.names() else None,
         )
 
 

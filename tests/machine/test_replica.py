@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
 from ledgerlog.model.command import new_request_id
+from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.machine.machines import Keys
 
@@ -54,6 +55,37 @@ class _Wrapped:
     """The part of a cluster that ``LedgerSnapshots`` uses."""
 
     client: Any
+
+
+class InMemory:
+    """A shared store of snapshots that does not lose them with bookies."""
+
+    is_shared = True
+
+    def __init__(self) -> None:
+        self._streams: dict[int, bytes] = {}
+
+    async def find(self, incarnation: int) -> list[SnapshotInfo]:
+        await trio.lowlevel.checkpoint()
+        return [
+            SnapshotInfo(next_offset=offset, size=len(self._streams[offset]), place=str(offset))
+            for offset in sorted(self._streams, reverse=True)
+        ]
+
+    async def save(
+        self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
+    ) -> SnapshotInfo:
+        await trio.lowlevel.checkpoint()
+        self._streams[next_offset] = b"".join(stream)
+        return (await self.find(incarnation))[0]
+
+    async def load(self, info: SnapshotInfo) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self._streams[info.next_offset]
+
+    async def prune(self, incarnation: int, keep: int) -> None:
+        for info in (await self.find(incarnation))[keep:]:
+            del self._streams[info.next_offset]
 
 
 @attrs.define(eq=False)
@@ -82,7 +114,7 @@ class Node:
                 async with self.stage.cluster.client() as self.client:
                     opened = self.client.opened
                     options = dict(self.options)
-                    if options.pop("snapshots", False):
+                    if options.get("snapshots") is True:
                         options["snapshots"] = LedgerSnapshots(_Wrapped(opened))
                     if self.election:
                         options["election"] = Election(opened, "log", candidate=self.name, listen=self.name)
@@ -143,9 +175,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(nodes: int = 0, **options: Any) -> AsyncIterator[Stage]:
+async def stage(
+    nodes: int = 0, *, replication: Replication | None = None, **options: Any
+) -> AsyncIterator[Stage]:
     async with open_cluster() as cluster, cluster.client() as client, trio.open_nursery() as nursery:
-        await create_log(client.opened, "log")
+        await create_log(client.opened, "log", replication=replication)
         made = Stage(cluster, nursery, client)
         for _ in range(nodes):
             await made.join(**options)
@@ -516,6 +550,113 @@ async def test_a_gap_is_not_crossed_by_a_snapshot_that_is_too_short(clock: MockC
         assert late.replica.next_offset == 10
         with pytest.raises(ReplicaStopped, match="records 10 to 11 are truncated"):
             await late.replica.wait_applied(14)
+
+
+async def commands_lost(s: Stage, *others: Node) -> InMemory:
+    """Propose 100 commands at a leader that then dies. The log loses those from 51 on.
+
+    ``others`` have applied all of them. Return a store with a snapshot of all of them.
+    """
+    store = InMemory()
+    leader = await s.join(election=False, snapshots=store, truncate=False)
+    await leader.replica.wait_leading()
+    leading = leader.replica._leading
+    assert leading is not None
+    bookies = leading._writer._leader._writer.metadata.last_fragment.ensemble
+    for number in range(100):
+        if number == 51:
+            await trio.sleep(1)  # The third bookie has the first 51 commands now, and gets no more.
+            s.cluster.network.stall(leader.client.host, bookies[2])
+        await leader.replica.propose(command("add", "x", 1))
+    assert (await leader.replica.snapshot()).next_offset == 100
+    for other in others:
+        await other.replica.wait_applied(99)
+    await leader.kill()
+    for bookie in bookies[:2]:
+        await s.cluster.bookies[bookie].lose_disk()
+        await s.cluster.bookies[bookie].start()
+    log = await open_log(s.client.opened, "log")
+    await log.recover(accept_loss=True)
+    assert (await log.info()).next_offset == 51
+    return store
+
+
+@pytest.mark.parametrize("election", [False, True])
+async def test_a_replica_that_is_ahead_of_its_log_stops_when_it_would_lead(
+    clock: MockClock, election: bool
+) -> None:
+    async with stage(replication=Replication(3, 3, 2)) as s:
+        store = await commands_lost(s)
+        late = await s.join(election=election, snapshots=store)
+        with trio.fail_after(60), pytest.raises(ReplicaStopped, match=r"ends at offset 51: .* up to 99"):
+            await late.replica.wait_leading()
+        log = await open_log(s.client.opened, "log")
+        assert len((await log.info()).segments) <= 2, "it takes the log over once, and not again and again"
+
+
+async def test_a_replica_that_has_applied_lost_commands_applies_none_with_the_same_offsets(
+    clock: MockClock,
+) -> None:
+    async with stage(replication=Replication(3, 3, 2)) as s:
+        follower = await s.join(leads=False)
+        away = await s.join(leads=False)
+        store = await commands_lost(s, follower, away)
+        away.client.store.disconnect()
+        restored = await s.join(leads=False, snapshots=store)
+        assert restored.replica.next_offset == 100
+        heir = await s.join(election=False)
+        await heir.replica.wait_leading()
+        for _ in range(70):
+            await heir.replica.propose(command("add", "y", 1))
+        away.client.store.reconnect()
+        for node in (follower, away, restored):
+            await eventually(lambda: node.replica.failure is not None)  # noqa: B023  # It is awaited here.
+            assert node.replica.next_offset == 100
+            assert "y" not in node.replica._machine.values
+        late = await s.join(snapshots=store, election=False)
+        with pytest.raises(ReplicaStopped, match="record 99 is of epoch 3, and was of epoch 1"):
+            await late.replica.wait_leading()
+        assert heir.replica.failure is None
+
+
+async def test_a_replica_that_has_not_followed_yet_reads_its_last_record_again_before_it_leads(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(replication=Replication(3, 3, 2)) as s:
+        store = await commands_lost(s)
+        heir = await s.join(election=False)
+        await heir.replica.wait_leading()
+        for _ in range(49):
+            await heir.replica.propose(command("add", "y", 1))
+        assert heir.replica.next_offset == 100
+        await heir.leave()
+
+        async def never(_: Replica[Any]) -> None:
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(Replica, "_follow", never)
+        late = await s.join(election=False, snapshots=store)
+        with pytest.raises(ReplicaStopped, match="record 99 is of epoch 3, and was of epoch 1"):
+            await late.replica.wait_leading()
+
+
+async def test_a_replica_goes_on_if_the_last_record_that_it_applied_is_truncated(clock: MockClock) -> None:
+    async with stage() as s:
+        leader = await s.join(election=False, snapshots=True, snapshots_kept=1)
+        await leader.replica.wait_leading()
+        for _ in range(5):
+            await leader.replica.propose(command("add", "x", 1))
+        await leader.replica.snapshot()
+        log = await open_log(s.client.opened, "log")
+        assert (await log.info()).first_offset == 5
+        follower = await s.join(leads=False, snapshots=True)
+        await leader.replica.propose(command("add", "x", 1))
+        await follower.replica.wait_applied(5)
+        await leader.leave()
+        heir = await s.join(election=False, snapshots=True)
+        await heir.replica.wait_leading()
+        assert await heir.replica.propose(command("add", "x", 1)) == b"7"
+        await follower.replica.wait_applied(6)
 
 
 async def test_a_damaged_snapshot_is_told_and_an_older_one_used(clock: MockClock) -> None:

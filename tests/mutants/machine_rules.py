@@ -204,6 +204,15 @@ ELECTIONS = (
 
 REPLICAS = (
     mutant(
+        "a_record_in_the_place_of_a_lost_one_passes_for_it",
+        "machine",
+        "Replica._confirm",
+        "epoch != self._core.epoch",
+        "False",
+        f"{_TEST_REPLICA}::test_a_replica_that_has_applied_lost_commands_applies_none_with_the_same_offsets",
+        f"{_TEST_REPLICA}::test_a_replica_that_has_not_followed_yet_reads_its_last_record_again_before_it_leads",
+    ),
+    mutant(
         "a_repeat_is_executed_again",
         "machine",
         "ReplicaCore.apply",

@@ -575,6 +575,7 @@ CODECS: dict[str, Codec] = {
             next_offset=numbers,
             timestamp_ms=numbers,
             requests=numbers,
+            epoch=st.none() | numbers,
         ),
         raw,
         lambda data, value: SnapshotHead.decode_untrusted(data),

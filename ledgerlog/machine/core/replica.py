@@ -182,6 +182,10 @@ class ReplicaCore:
         """The offset of the first record that is not applied."""
         self.timestamp_ms = 0
         """The timestamp of the newest applied record, in milliseconds."""
+        self.epoch: int | None = None
+        """The epoch of the leader that appended the record before ``next_offset``. No other record ever has
+        the same epoch and offset. None: not known, or that record cannot be read any more. ``Replica``
+        sets it."""
         self.requests = RequestTable()
         self.executed = 0
         """How many commands this object has executed."""
