@@ -7,10 +7,11 @@ import random
 import pytest
 
 from ledgerlog.errors import InvalidArgument, OutOfSequence, TooManyProducers
-from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX
+from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX, LOG_PRODUCERS_MAX
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, SequenceRange, check_producer_id
+from ledgerlog.wire.producers import decode_table, encode_table
 
 DAY_MS = 86_400_000
 
@@ -177,6 +178,19 @@ def test_a_checkpoint_and_what_follows_it_give_the_same_table() -> None:
         for numbered, first_offset, now_ms in leader.entries[at:]:
             table.replay(numbered, first_offset, now_ms)
         assert table.checkpoint(leader.now_ms) == leader.table.checkpoint(leader.now_ms)
+
+
+def test_a_table_that_is_replayed_forgets_whom_the_leader_before_had_forgotten() -> None:
+    """The leader before forgot old producers after its last checkpoint. The next one would keep them."""
+    table = Producers("log", Dedupe(keep_s=DAY_MS))
+    table.load(ProducerState(f"p{n}", n, (SequenceRange(0, 1, n),)) for n in range(LOG_PRODUCERS_MAX))
+    for n in range(LOG_PRODUCERS_MAX, LOG_PRODUCERS_MAX + 100):
+        table.replay([NumberedRecords(f"p{n}", 0, 1, 0)], n, n)
+    table.replay([NumberedRecords("p100", 0, 1, 1)], n + 1, n + 1)
+    states = table.checkpoint(n + 1)
+    assert [state.producer_id for state in states[:2] + states[-2:]] == ["p101", "p102", f"p{n}", "p100"]
+    assert len(states) == LOG_PRODUCERS_MAX
+    assert len(decode_table(encode_table(states), pytest.fail)) == LOG_PRODUCERS_MAX
 
 
 def test_arguments_are_checked() -> None:

@@ -26,6 +26,11 @@ the log only if all entries before it are, so the table matches exactly the reco
 for ``keep_s`` may be forgotten to make room for another. No producer is forgotten earlier. If there is no
 room, a new producer is refused. The leader's clock measures ``keep_s``, and decides nothing else.
 
+A leader forgets only in memory: the log does not say whom it forgot, and the next leader may have other
+bounds. So replaying a checkpoint and the entries after it may give more producers than
+``limits.LOG_PRODUCERS_MAX``, and no checkpoint could hold them. The replay drops the oldest of them. The
+leader that wrote the entries had forgotten them too, because its own table was never larger.
+
 Invariants: ``_states`` is in the order of last use. Every producer with records in flight has a state. A
 producer's newest run ends with its last sent sequence.
 """
@@ -36,7 +41,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from ledgerlog.errors import OutOfSequence, TooManyProducers
-from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX
+from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX, LOG_PRODUCERS_MAX
 from ledgerlog.log.core.append_queue import Batch, BatchState
 from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, SequenceRange
 
@@ -81,6 +86,8 @@ class Producers:
         """
         for producer_id, slot, count, first_sequence in numbered:
             self._extend(producer_id, SequenceRange(first_sequence, count, first_offset + slot), timestamp_ms)
+        while len(self._states) > LOG_PRODUCERS_MAX:
+            del self._states[next(iter(self._states))]
 
     def checkpoint(self, now_ms: int) -> list[ProducerState]:
         """Return the table as of the last sent record, in the order of last use. Forget the producers that
