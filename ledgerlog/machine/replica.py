@@ -72,7 +72,7 @@ from ledgerlog.limits import (
 from ledgerlog.log.leader_name import LeaderName
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.machine.core.replica import ReplicaCore
+from ledgerlog.machine.core.replica import ReplicaCore, text_of
 from ledgerlog.machine.events import EventKind, Listeners, ReplicaEvent
 from ledgerlog.machine.leading import Leading, catch_up
 from ledgerlog.machine.machine import StateMachine
@@ -495,7 +495,7 @@ class Replica(Generic[M]):
         """Stop the replica for good, and remember the reason."""
         if self._failure is not None:
             return
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {text_of(error)}"
         if isinstance(error, LedgerLogError):
             why = error.why if isinstance(error, ReplicaStopped) else str(error)
         logger.error("log=%s: its replica stops at %d: %s", self._log.name, self._core.next_offset, why)

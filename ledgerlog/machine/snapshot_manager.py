@@ -45,7 +45,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.machine.core.replica import ReplicaCore, RequestTable
+from ledgerlog.machine.core.replica import ReplicaCore, RequestTable, text_of
 from ledgerlog.machine.events import EventKind, Listeners
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
@@ -192,8 +192,9 @@ class SnapshotManager:
 
     def _tell_failed(self, next_offset: int, error: Exception) -> None:
         """Log a failed snapshot and report it as an event."""
-        logger.warning("log=%s: a snapshot was not made: %s", self.log.name, error)
-        self.listeners.tell(EventKind.SNAPSHOT_FAILED, next_offset, f"{type(error).__name__}: {error}")
+        why = text_of(error)
+        logger.warning("log=%s: a snapshot was not made: %s", self.log.name, why)
+        self.listeners.tell(EventKind.SNAPSHOT_FAILED, next_offset, f"{type(error).__name__}: {why}")
 
     async def _save(self, store: SnapshotStore, next_offset: int, stream: Iterator[bytes]) -> SnapshotInfo:
         """Save a snapshot; then delete old ones and truncate the log."""

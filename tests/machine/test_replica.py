@@ -1062,6 +1062,27 @@ async def test_a_machine_whose_snapshot_fails_goes_on_without_and_it_is_told(
         assert leader.replica.failure is None
 
 
+async def test_a_snapshot_that_fails_with_an_error_that_cannot_say_its_text_is_told_without_text(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no text")
+
+    def fail(_: Keys) -> Any:
+        raise Mute
+
+    monkeypatch.setattr(Keys, "snapshot", fail)
+    async with stage(1, snapshots=True, snapshot_every=5) as s:
+        leader = await s.leader()
+        events = leader.replica.events()
+        for _ in range(5):
+            await leader.replica.propose(command("add", "x", 1))
+        (told,) = [event async for event in _first(events, 1)]
+        assert (told.kind, told.detail) == (EventKind.SNAPSHOT_FAILED, "Mute: ")
+        assert leader.replica.failure is None
+
+
 async def test_a_state_that_is_too_large_for_a_snapshot_costs_no_older_snapshot_and_no_record(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

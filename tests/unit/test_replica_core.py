@@ -72,6 +72,20 @@ def test_an_exception_is_a_result_and_a_lack_of_memory_is_not() -> None:
         core.apply(2, command(b"memory", "b"))
 
 
+def test_an_exception_that_cannot_say_its_text_is_a_result_without_text() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            return str(self.args[1])  # There is only one.
+
+    class Odd(Adder):
+        def apply(self, command: Command) -> bytes:
+            raise Mute(7)
+
+    core = ReplicaCore(Odd())
+    assert core.apply(0, command(b"1", "a")) == CommandOutcome(0, b"", "Mute")
+    assert core.next_offset == 1
+
+
 def test_the_clock_of_a_machine_never_goes_back() -> None:
     machine = Adder()
     core = ReplicaCore(machine)

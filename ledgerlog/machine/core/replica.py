@@ -19,9 +19,10 @@ outcomes up to offset 800, the command expires. An id that the user made carries
 recognised only while the table still has its outcome.
 
 **An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome on
-every replica. The state stays as ``apply`` left it. ``MemoryError`` and ``RecursionError`` are different:
-they depend on the process and not on the command. ``ReplicaCore.apply`` raises these two, and everything that
-is not an ``Exception``. Then the replica has to stop.
+every replica. If the exception's own ``__str__`` raises, the text is empty. The state stays as ``apply`` left
+it. ``MemoryError`` and ``RecursionError`` are different: they depend on the process and not on the command.
+``ReplicaCore.apply`` raises these two, and everything that is not an ``Exception``. Then the replica has to
+stop.
 
 **Format of the table**, little endian, in the order of execution: the highest forgotten offset (i64, -1 if
 there is none); the number of entries (u32). Each entry: offset (u64), size of the id (u16), size of the error
@@ -43,7 +44,7 @@ from ledgerlog.errors import WireError
 from ledgerlog.limits import REPLICA_REQUESTS, REPLICA_RESULTS_BYTES
 from ledgerlog.model.command import Command, CommandOutcome, Envelope, since_of
 
-__all__ = ["Machine", "ReplicaCore", "RequestTable", "digest_of"]
+__all__ = ["Machine", "ReplicaCore", "RequestTable", "digest_of", "text_of"]
 
 _TABLE_HEAD = struct.Struct("<qI")
 _ENTRY = struct.Struct("<QHHI")
@@ -232,7 +233,7 @@ class ReplicaCore:
         except Exception as error:
             # Any other exception is the command's result, on every replica.
             name = type(error).__name__.encode()[:_ERROR_BYTES_MAX].decode(errors="ignore")
-            return CommandOutcome(command.offset, str(error).encode(errors="replace"), name)
+            return CommandOutcome(command.offset, text_of(error).encode(errors="replace"), name)
         return CommandOutcome(command.offset, result or b"")
 
     def chunks(self) -> Iterable[bytes]:
@@ -264,6 +265,20 @@ class ReplicaCore:
         Replicas that have applied the same records have the same digest.
         """
         return digest_of(self.next_offset, self.requests.encode(), self._machine.snapshot())
+
+
+def text_of(error: Exception) -> str:
+    """Return the text of an exception that a machine raised; "" if its own ``__str__`` raises.
+
+    Raises:
+        MemoryError: ``__str__`` raised it. The same holds for RecursionError.
+    """
+    try:
+        return str(error)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:
+        return ""
 
 
 def digest_of(next_offset: int, requests: bytes, chunks: Iterable[bytes]) -> str:
