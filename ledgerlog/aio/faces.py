@@ -1247,7 +1247,9 @@ class LogReader(AioRecords):
       each gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
-    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The
+      latter also if the log has lost records that this reader has read, and gives their offsets to
+      other records.
     - PermissionDenied: this client has no right to read the log, or has lost it.
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
@@ -1258,7 +1260,8 @@ class LogReader(AioRecords):
     - ConnectionClosed: the ``async with`` was left.
 
     After any error but RecordsLost the reader has ended, and iterating raises the same error again.
-    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``."""
+    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``.
+    After a loss of records that you have read, start at the offset that the error names."""
 
 
 class Ledgers(AioFace[AsyncLedgers]):
@@ -1706,8 +1709,12 @@ class Replica(AioReplica[M]):
     def new_request_id(self) -> str:
         """Return a new id for one request. Use it again if you propose that request again.
 
-        The id contains the log's next offset. So if a retry comes too late to be recognised, it is
-        refused (RequestExpired) and not executed twice."""
+        The id contains this replica's ``next_offset``. So if a retry comes too late to be recognised,
+        it is refused (RequestExpired) and not executed twice. The first proposal is refused in the same
+        way if more requests than the replicas remember are executed between this call and that
+        proposal. So make the id just before you propose the request, and do not propose more than
+        ``limits.REPLICA_REQUESTS`` requests or ``limits.REPLICA_RESULTS_BYTES`` of results at the same
+        time."""
         return self._inner.new_request_id()
 
     async def propose(self, command: bytes, *, request_id: str | None = None) -> bytes:
@@ -1721,7 +1728,8 @@ class Replica(AioReplica[M]):
                 again, here or at any other replica, the command is not executed again, and you get the
                 first outcome. An id of your own is remembered for ``limits.REPLICA_REQUESTS`` requests,
                 or fewer if their results are large. An id from ``new_request_id`` is refused once its
-                outcome may be forgotten. None: the command is a request of its own.
+                outcome may be forgotten. None: the command is a request of its own, which is never
+                refused as too old.
 
         Returns:
             The result of ``StateMachine.apply``.

@@ -1228,7 +1228,9 @@ class LogReader(RecordsFace):
       each gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
-    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The
+      latter also if the log has lost records that this reader has read, and gives their offsets to
+      other records.
     - PermissionDenied: this client has no right to read the log, or has lost it.
     - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
@@ -1239,7 +1241,8 @@ class LogReader(RecordsFace):
     - ConnectionClosed: the ``with`` was left.
 
     After any error but RecordsLost the reader has ended, and iterating raises the same error again.
-    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``."""
+    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``.
+    After a loss of records that you have read, start at the offset that the error names."""
 
 
 class Ledgers(Face[AsyncLedgers]):

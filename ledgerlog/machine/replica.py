@@ -268,8 +268,11 @@ class Replica(Generic[M]):
     def new_request_id(self) -> str:
         """Return a new id for one request. Use it again if you propose that request again.
 
-        The id contains the log's next offset. So if a retry comes too late to be recognised, it is refused
-        (RequestExpired) and not executed twice.
+        The id contains this replica's ``next_offset``. So if a retry comes too late to be recognised, it is
+        refused (RequestExpired) and not executed twice. The first proposal is refused in the same way if more
+        requests than the replicas remember are executed between this call and that proposal. So make the id
+        just before you propose the request, and do not propose more than ``limits.REPLICA_REQUESTS`` requests
+        or ``limits.REPLICA_RESULTS_BYTES`` of results at the same time.
         """
         return new_request_id(self._core.next_offset, self._environment.new_token())
 
@@ -284,7 +287,7 @@ class Replica(Generic[M]):
                 here or at any other replica, the command is not executed again, and you get the first
                 outcome. An id of your own is remembered for ``limits.REPLICA_REQUESTS`` requests, or fewer if
                 their results are large. An id from ``new_request_id`` is refused once its outcome may be
-                forgotten. None: the command is a request of its own.
+                forgotten. None: the command is a request of its own, which is never refused as too old.
 
         Returns:
             The result of ``StateMachine.apply``.
@@ -308,7 +311,8 @@ class Replica(Generic[M]):
         if len(command) > _COMMAND_BYTES_MAX:
             raise RecordTooLarge(len(command), _COMMAND_BYTES_MAX, "command")
         if request_id is None:
-            request_id = self.new_request_id()
+            # Nobody can propose this request again, so its id needs no offset and never expires.
+            request_id = self._environment.new_token().hex()
         check_request_id(request_id)
         outcome = await (await self._leading_now()).propose(request_id, command)
         if outcome.is_expired:

@@ -32,6 +32,7 @@ from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine import snapshots
+from ledgerlog.machine.core.replica import RequestTable
 from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
@@ -262,6 +263,24 @@ async def test_a_retry_from_before_the_table_reaches_is_refused(clock: MockClock
         with pytest.raises(RequestExpired):
             await leader.replica.propose(command("add", "x", 1), request_id=new_request_id(0, bytes(16)))
         assert await leader.replica.propose(command("add", "x", 1)) == b"2"
+
+
+async def test_a_command_without_a_request_id_is_executed_however_many_are_under_way(
+    clock: MockClock,
+) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        leader.replica._core.requests = RequestTable(entries_max=3)
+        results: list[bytes] = []
+
+        async def propose() -> None:
+            results.append(await leader.replica.propose(command("add", "x", 1)))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(propose)
+        assert sorted(map(int, results)) == list(range(1, 21))
+        assert leader.replica.statistics().requests == 3
 
 
 async def test_clients_that_retry_everything_lose_and_double_nothing_while_leaders_die(

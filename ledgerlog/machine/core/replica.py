@@ -16,7 +16,8 @@ made prevents that: it carries an offset, and the request was surely not execute
 table has dropped any outcome at or above that offset, the command is *expired*: it is not executed, and its
 proposer gets ``RequestExpired``. For example, if an id was made at offset 700, and the table has dropped all
 outcomes up to offset 800, the command expires. An id that the user made carries no offset. Such a request is
-recognised only while the table still has its outcome.
+recognised only while the table still has its outcome. A proposal without an id gets one without an offset: it
+is in the log at most once, because nobody can propose it again.
 
 **An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome on
 every replica. If the exception's own ``__str__`` raises, the text is empty. The state stays as ``apply`` left
