@@ -309,6 +309,8 @@ class LogWriter:
             raise
         except LedgerLogError:
             failure = self._verdict(batch)
+            if batch.state is BatchState.UNKNOWN:
+                failure = batch.mismatch(slot) or failure  # The batch was sent, but not with this record.
         else:
             return batch.ack(slot)
         raise failure

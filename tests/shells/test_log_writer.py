@@ -681,6 +681,36 @@ async def test_what_cannot_be_found_out_is_unknown_and_what_was_not_sent_is_lost
             await writer.append(b"later")
 
 
+async def test_a_record_whose_condition_failed_is_not_unknown_though_its_batch_is(
+    world: World, log: Log
+) -> None:
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        world.hold_all = True
+        world.confirm_steps = lambda: 100  # So the batch after the first three is not confirmed at once.
+        sent = [start(nursery, writer.append, b"%d" % n) for n in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        first = start(nursery, writer.append, b"cancelled")
+        await trio.testing.wait_all_tasks_blocked()
+        conditional = start(nursery, writer.append, b"depends", expected_offset=4)
+        await trio.testing.wait_all_tasks_blocked()
+        other = start(nursery, writer.append, b"sent")
+        await trio.testing.wait_all_tasks_blocked()
+        first.scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        world.release()
+        for outcome in sent:
+            await outcome.done.wait()
+        world.hold_all = True
+        await trio.testing.wait_all_tasks_blocked()
+        assert not conditional.done.is_set()
+        world.recovery_fails.add(0)
+        world.fence(0)
+        for outcome in (conditional, other):
+            await outcome.done.wait()
+        assert isinstance(other.failure, AppendUnknown)
+        assert isinstance(conditional.failure, OffsetMismatch)
+
+
 @pytest.mark.parametrize("end", ["deposed", "left"])
 async def test_nobody_waits_for_a_ledger_that_is_made_ahead(
     world: World, autojump_clock: trio.testing.MockClock, end: str

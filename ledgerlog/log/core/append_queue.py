@@ -228,6 +228,13 @@ class Batch:
             return self.numbered or []
         return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]
 
+    def mismatch(self, slot: int) -> OffsetMismatch | None:
+        """Return the error of a record that was left out because its condition failed after it was added.
+
+        None for any other record.
+        """
+        return None if self.dropped is None else self.dropped.get(slot)
+
     def ack(self, slot: int) -> Ack:
         """Return the Ack of one record of a durable batch.
 
@@ -235,7 +242,7 @@ class Batch:
             OffsetMismatch: The record's condition failed after it was added; it was not written.
         """
         if self.dropped is not None:
-            mismatch = self.dropped.get(slot)
+            mismatch = self.mismatch(slot)
             if mismatch is not None:
                 raise mismatch
             assert slot not in self.dropped, "no caller asks for a record that was taken back"
