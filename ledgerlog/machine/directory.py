@@ -173,12 +173,15 @@ class DirectorySnapshots:
 
     def _finish(self, descriptor: int, unfinished: str, name: str) -> None:
         os.fsync(descriptor)
+        is_new = not (self._path / name).exists()
         (self._path / unfinished).rename(self._path / name)
         try:
             sync_directory(self._path)
         except OSError:
-            # The snapshot must not be listed if a power cut can still remove it.
-            (self._path / name).unlink(missing_ok=True)
+            # The snapshot must not be listed if a power cut can still remove it. If it has replaced an older
+            # one, a power cut leaves one of the two. Both reach the same offset.
+            if is_new:
+                (self._path / name).unlink(missing_ok=True)
             raise
 
     def _prune(self, incarnation: int, keep: int) -> None:
