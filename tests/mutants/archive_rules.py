@@ -358,7 +358,7 @@ MUTANTS = (
         "reader_passes_over_what_was_merged",
         "A.6",
         "LogReader._after",
-        "end is not None and end > self._offset",
+        "end is not None and end > max(self._offset, metadata.first_offset)",
         "False and end is not None",
         f"{_REWRITING}::test_a_follower_at_the_end_of_a_ledger_that_is_merged_leaves_nothing_out",
     ),
@@ -686,7 +686,7 @@ MUTANTS = (
     mutant(
         "log_that_begins_within_an_entry_looks_truncated_further",
         "A.6",
-        "LogReader._look_for_truncation",
+        "LogReader._check_truncation",
         "max(self._offset, self._first_offset)",
         "self._offset",
         f"{_OVER_ROT}::test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookies_fall_silent",

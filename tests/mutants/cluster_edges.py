@@ -397,8 +397,12 @@ ELECTION = (
         "edge_a_term_that_was_not_claimed_is_led",
         "election",
         "Candidacy.on_looked",
-        "is_ours and claimed is not None and record is not None and record.term == claimed.term",
-        "is_ours and record is not None",
+        """
+        is_ours and self._is_connected and claimed is not None and (record is not None) and (
+            record.term == claimed.term
+        )
+        """,
+        "is_ours and self._is_connected and record is not None",
         f"{_ELECTION}a_term_of_ours_that_was_left_is_followed_by_a_new_one_and_not_resumed",
         f"{_ELECTION}a_claim_that_took_effect_after_the_session_ended_is_worth_nothing",
     ),

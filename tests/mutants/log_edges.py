@@ -195,7 +195,7 @@ LOG = (
     mutant(
         "edge_a_roll_before_the_watch_is_set_is_missed_by_a_reader",
         "watches",
-        "LogReader._next_segment",
+        "LogReader._wait_after",
         """
         async with self._client.store.watch(log_record_path(self._metadata.incarnation)) as watch:
             while True:

@@ -164,13 +164,29 @@ CHAIN = (
     mutant(
         "a_reader_ends_silently_at_a_loss_that_is_undecided",
         "A.6",
-        "LogReader._next_segment",
+        "LogReader._wait_after",
         """
         if undecided is not None:
             raise undecided
         """,
         "",
         f"{_TEST_LOSS}::test_a_takeover_stops_and_names_what_it_would_drop",
+    ),
+    mutant(
+        "a_reader_reads_a_ledger_that_is_truncated_again_and_again",
+        "A.6",
+        "LogReader._after",
+        "end > max(self._offset, metadata.first_offset)",
+        "end > self._offset",
+        f"{_TEST_LOSS}::test_a_follower_in_a_ledger_that_ends_below_a_truncation_is_told_of_the_truncation",
+    ),
+    mutant(
+        "a_reader_skips_what_took_the_place_of_lost_records",
+        "A.6",
+        "LogReader._is_behind",
+        "following.first_offset < self._offset",
+        "False",
+        f"{_TEST_LOSS}::test_a_reader_that_has_read_what_is_lost_skips_no_record_with_the_same_offset",
     ),
     mutant(
         "a_moment_passes_over_a_gap",

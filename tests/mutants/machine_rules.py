@@ -258,7 +258,7 @@ REPLICAS = (
         except Exception as error:
             # Whatever a command makes of the machine is its result, on every replica.
             name = type(error).__name__.encode()[:_ERROR_BYTES_MAX].decode(errors="ignore")
-            return CommandOutcome(command.offset, str(error).encode(errors="replace"), name)
+            return CommandOutcome(command.offset, text_of(error).encode(errors="replace"), name)
         """,
         """
         try:
@@ -268,7 +268,7 @@ REPLICAS = (
         except Exception as error:
             # Whatever a command makes of the machine is its result, on every replica.
             name = type(error).__name__.encode()[:_ERROR_BYTES_MAX].decode(errors="ignore")
-            return CommandOutcome(command.offset, str(error).encode(errors="replace"), name)
+            return CommandOutcome(command.offset, text_of(error).encode(errors="replace"), name)
         """,
         f"{_TEST_CORE}::test_an_exception_is_a_result_and_a_lack_of_memory_is_not",
     ),
