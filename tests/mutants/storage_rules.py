@@ -416,6 +416,14 @@ MUTANTS = (
         "test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_makes_it_again",
     ),
     mutant(
+        "a_log_is_compacted_while_its_entries_are_in_memory",
+        "rule 8",
+        "Compactor._is_busy",
+        "any(resident.flushed_to == file for resident in self._residents.values())",
+        "False",
+        f"{_MOVING}::test_entries_stay_readable_if_the_run_before_them_came_later_and_is_still_in_memory",
+    ),
+    mutant(
         "compaction_brings_back_what_the_index_names_no_more",
         "rule 8",
         "Compactor._do",

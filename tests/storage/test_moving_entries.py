@@ -281,6 +281,41 @@ async def test_a_run_that_the_index_names_no_more_is_not_brought_back(disk: Faul
         assert list((await read(engine, 7)).entries.ids) == list(range(20))
 
 
+async def test_entries_stay_readable_if_the_run_before_them_came_later_and_is_still_in_memory(
+    disk: FaultyDisk,
+) -> None:
+    """Entry 0 comes after the entries 1 to 9, and its segment is flushed. Compaction would join the two runs
+    under the row of entry 0, which readers pass over while entry 0 is in memory."""
+
+    async def fill_segment(engine: Engine, entry_id: int) -> int:
+        number = engine.statistics()["segment"]
+        while engine.statistics()["segment"] == number:
+            await add_durably(engine, 2, [entry_id])
+            entry_id += 1
+        await wait_all_tasks_blocked()
+        return entry_id
+
+    indexes = MemoryIndexes()
+    config = evolve(CONFIG, arenas=3, log_bytes_max=10**6)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        await add_durably(engine, 1, range(1, 10))
+        filled = 0
+        for _ in range(3):
+            filled = await fill_segment(engine, filled)
+        await add_durably(engine, 1, [0], recovery=True)
+        filled = await fill_segment(engine, filled)
+        assert engine.statistics()["segments_flushed"] == 4
+        for _ in range(4):
+            await engine.compactor.compact(is_eventual=True)
+            assert await read_all(engine, 1) == payloads(1, range(10))
+            listed = await engine.list_entries(1, first=0, last=9, pairs_max=10)
+            assert [id for first, last in listed.pairs for id in range(first, last + 1)] == [*range(10)]
+            filled = await fill_segment(engine, filled)
+        (index,) = indexes.indexes.values()
+        rows = index.scan_now(run_key(1, 0), run_key(1, 10), floor=run_key(1, 0), limit=10)
+        assert len(rows) == 1, "the runs were never joined"
+
+
 async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: FaultyDisk) -> None:
     await interleave(engine, 100)
     before = len(names(disk, ".entries"))

@@ -62,6 +62,35 @@ class Machine:
                 raise Crash
 
 
+async def test_entries_stay_readable_if_the_run_before_them_came_later_and_leaves_memory_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction would join the two runs under the row of the first one, which readers pass over while that
+    run is in memory."""
+    forget = Forgetter.forget
+    go_on = trio.Event()
+    go_on.set()
+
+    async def slow_forget(self: Forgetter, resident: CachedArena) -> None:
+        await go_on.wait()
+        await forget(self, resident)
+
+    monkeypatch.setattr(Forgetter, "forget", slow_forget)
+    config = attrs.evolve(UNSYNCED, merge_width=2)
+    async with Machine().running(config) as engine, trio.open_nursery() as nursery:
+        add(engine, 7, [100])
+        add(engine, 7, range(1, 10))
+        await engine.flush()
+        add(engine, 7, [0], recovery=True)
+        go_on = trio.Event()
+        nursery.start_soon(engine.flush)
+        await wait_all_tasks_blocked()
+        assert engine.statistics()["caches_flushed"] == 2
+        await engine.compactor.compact(is_eventual=True)
+        assert (await read_all(engine, 7)).keys() == {*range(10), 100}
+        go_on.set()
+
+
 async def test_all_but_the_first_add_of_a_ledger_are_acknowledged_without_a_sync() -> None:
     async with Machine().running() as engine:
         first = add(engine, 7, [0])

@@ -313,6 +313,7 @@ async def _assemble(
     contents = FileContents(files, catalogue)
     compactor = Compactor(
         journal=journal,
+        residents=residents,
         contents=contents,
         pool=pool,
         catalogue=catalogue,

@@ -97,6 +97,11 @@ class Resident(Protocol):
         """Ledger and first id of the runs whose entries were not verified when they came."""
         ...
 
+    @property
+    def flushed_to(self) -> int | None:
+        """The number of the entry log with its entries; None if they are not flushed."""
+        ...
+
 
 class Reader:
     """Reads the entries of all ledgers.

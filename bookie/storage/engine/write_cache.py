@@ -33,6 +33,7 @@ import trio
 from bookie.core.file_set import FileSet
 from bookie.core.journal import SegmentImage
 from bookie.core.journal_items import EntryRun
+from bookie.core.rows import Change
 from bookie.storage.engine.forgetting import Forgetter
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.journal.arenas import Arenas
@@ -54,6 +55,8 @@ class CachedArena:
     """Bytes of entries in it."""
     begun_at: float = 0.0
     """The trio time at which the first run came."""
+    flushed_to: int | None = None
+    """The number of the entry log with its entries; None if they are not flushed."""
     restored: frozenset[tuple[int, int]] = frozenset()
     """Always empty, because replacements of damaged runs go through the journal."""
 
@@ -197,6 +200,11 @@ class WriteCache:
 
     async def _flush_oldest(self) -> None:
         arena = self._sealed[0]
+
+        def changes(log: int) -> list[Change]:
+            arena.flushed_to = log
+            return []
+
         if arena.runs:
             await self._rewriter.flush(
                 runs=arena.runs,
@@ -204,7 +212,7 @@ class WriteCache:
                 view=arena.image.view,
                 replaced=FileSet(),
                 indexed=0,
-                changes=list,
+                changes=changes,
             )
         self.is_disk_full = False
         self.flushes += 1

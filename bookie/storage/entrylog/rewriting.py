@@ -107,7 +107,7 @@ class Rewriter:
         view: memoryview,
         replaced: FileSet,
         indexed: int,
-        changes: Callable[[], Sequence[Change]],
+        changes: Callable[[int], Sequence[Change]],
         rows_elsewhere: Iterable[tuple[int, int]] = (),
     ) -> WrittenLog:
         """Write runs that lie in memory into a new entry log.
@@ -118,7 +118,8 @@ class Rewriter:
             view: The memory. Each run lies in it at the run's offset.
             replaced: The segment that holds the runs; empty if no file holds them yet.
             indexed: How many runs, counted from the first, have a row in the index already.
-            changes: Returns changes of the index. They are written in one batch with the log's row.
+            changes: Called with the number of the log as a file. Returns changes of the index. They are
+                written in one batch with the log's row, so compaction does not know the log before.
             rows_elsewhere: Ledger and first entry id of runs whose rows name other files. These rows are
                 replaced or removed as well.
 
@@ -167,7 +168,7 @@ class Rewriter:
             UnreadableSource: A run cannot be read. Nothing has changed.
         """
 
-        def changes() -> list[Change]:
+        def changes(log: int) -> list[Change]:
             keys = [key(row.file) for row in sources for key in (rows.file_key, rows.usage_key)]
             return [(key, None) for key in keys]
 
@@ -194,7 +195,7 @@ class Rewriter:
         old_keys: set[tuple[int, int]] | None,
         fetch: Fetch,
         pace: Pace | None,
-        changes: Callable[[], Sequence[Change]],
+        changes: Callable[[int], Sequence[Change]],
     ) -> WrittenLog:
         """Write the log and the index. ``old_keys`` has the ledger and the first entry id of each run that
         has a row; None if all runs have a row."""
@@ -222,7 +223,7 @@ class Rewriter:
             async with self._catalogue.lock:
                 usage = {ledger_id: size for ledger_id, size in usage.items() if ledger_id not in gone}
                 row = FileRow.of(written.file, end=written.size, runs=written.runs, usage=usage, level=level)
-                await self._catalogue.write([*rows.encode_file_and_usage(row, usage), *changes()])
+                await self._catalogue.write([*rows.encode_file_and_usage(row, usage), *changes(written.file)])
             return written
 
     async def _carried(self, ledger_ids: Iterable[int]) -> tuple[dict[int, LoggedLedger], set[int]]:

@@ -35,7 +35,7 @@ from bookie.core import rows
 from bookie.core.boot import ReplayStart
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import JournalPosition
-from bookie.core.rows import FileRow
+from bookie.core.rows import Change, FileRow
 from bookie.core.space import SpacePolicy
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.entry_logs import STEP_RUNS
@@ -145,6 +145,11 @@ class Checkpointer:
         assert segment.final_sequence <= self._journal.commit.durable
         end = JournalPosition(segment.number, segment.end, segment.final_sequence)
         mark = ReplayStart(segment.number + 1, end.sequence + 1, is_optional=False, end=end)
+
+        def changes(log: int) -> list[Change]:
+            segment.flushed_to = log
+            return [rows.encode_mark(mark)]
+
         try:
             await self.rewriter.flush(
                 runs=runs,
@@ -153,7 +158,7 @@ class Checkpointer:
                 replaced=FileSet.of([segment.number]),
                 indexed=segment.indexed,
                 rows_elsewhere=segment.restored,
-                changes=lambda: [rows.encode_mark(mark)],
+                changes=changes,
             )
         except DiskFull as full:
             logger.warning("segment=%d is not rewritten: %s", segment.number, full)

@@ -53,6 +53,8 @@ class JournalSegment:
     """The sequence of the last durable block."""
     final_sequence: int | None = None
     """The sequence of the last block that the segment will ever have; None while it takes records."""
+    flushed_to: int | None = None
+    """The number of the entry log with its entries; None if they are not flushed."""
     is_indexed: bool = False
     """Whether the index has everything in the segment and the mark has passed it."""
 

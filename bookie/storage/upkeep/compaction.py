@@ -25,12 +25,16 @@ file exists, the index cannot be rebuilt from the files.
 A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
 that the journal still needs. It also does not touch a *held* file (``hold``, ``holding``): one of its runs is
 damaged, and the copies that replace the run are not indexed yet (``bookie.storage.upkeep.replacing``).
+
+Nor does compaction touch an entry log while the entries that were flushed to it are also in memory. It might
+join the first of these runs with a run of another file, under one row. But readers prefer a run in memory to
+the row with the same first id, so they would not find the entries of the other file.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -41,6 +45,7 @@ from bookie.core.file_set import FileSet
 from bookie.core.frames import decode_run
 from bookie.core.journal_items import EntryRun
 from bookie.core.space import ROTTEN, Job, SpacePolicy, SpaceUse, next_job
+from bookie.storage.engine.reader import Resident
 from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.entry_logs import UnreadableSource
 from bookie.storage.entrylog.file_pool import FilePool
@@ -73,6 +78,7 @@ class Compactor:
         self,
         *,
         journal: Journal,
+        residents: Mapping[int, Resident],
         contents: FileContents,
         pool: FilePool,
         catalogue: Catalogue,
@@ -91,6 +97,7 @@ class Compactor:
         """Held files, each with the segment that must be indexed before the file is released. None: the file
         is held until the body of ``holding`` ends."""
         self._journal = journal
+        self._residents = residents
         self._contents = contents
         self._pool = pool
         self._catalogue = catalogue
@@ -137,7 +144,11 @@ class Compactor:
         return False
 
     def _is_busy(self, file: int) -> bool:
-        return file in self._journal.residents or self.holds(file)
+        return (
+            file in self._residents
+            or any(resident.flushed_to == file for resident in self._residents.values())
+            or self.holds(file)
+        )
 
     def suspect(self, file: int) -> None:
         """Rewrite this file as soon as all its live runs can be read.
