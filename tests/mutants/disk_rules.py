@@ -260,6 +260,14 @@ MUTANTS = (
         "test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowledged",
     ),
     mutant(
+        "a_scrub_closes_an_index_that_has_no_room_to_open_again",
+        "storage",
+        "PatientIndex.refresh",
+        "await self._ballast.ensure()",
+        "pass",
+        f"{_FULL_TEST}::test_a_scrub_on_a_full_disk_does_not_close_the_index",
+    ),
+    mutant(
         "a_batch_fails_because_another_removed_the_ballast",
         "storage",
         "PatientIndex.write",

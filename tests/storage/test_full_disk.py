@@ -334,6 +334,71 @@ async def test_upkeep_waits_while_the_index_cannot_be_opened_again(task: str, fa
         assert await read_all(engine, 1) == payloads(1, range(6))
 
 
+async def test_a_scrub_on_a_full_disk_does_not_close_the_index() -> None:
+    machine = Machine()
+    async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes) as engine:
+        await until(lambda: machine.has_ballast)
+        await wait_all_tasks_blocked()
+        (index,) = machine.indexes.indexes.values()
+        closed = 0
+
+        async def refresh() -> None:
+            nonlocal closed
+            closed += 1
+
+        index.refresh = refresh
+        machine.fill()
+        await engine.scrubber.scrub()
+        assert (closed, engine.scrubber.passes) == (0, 0)
+        machine.give_back()
+        await engine.scrubber.scrub()
+        assert (closed, engine.scrubber.passes) == (1, 1)
+
+
+class ReopenedIndex(ClosedIndex):
+    """An index that a refresh closes, and that the next batch opens again once ``failure_to_open`` is
+    gone."""
+
+    failure_to_open: StorageError | None = None
+
+    async def refresh(self) -> None:
+        self.failure = self.failure_to_open
+        self._check()
+
+    async def write(self, rows: Sequence[Change]) -> None:
+        await self.refresh()
+        await super().write(rows)
+
+
+class ReopenedIndexes(MemoryIndexes):
+    async def create(self, path: str) -> MemoryIndex:
+        self.indexes[path] = ReopenedIndex(path)
+        return self.indexes[path]
+
+
+@pytest.mark.parametrize(
+    "failure", [DiskFull("no room"), OutOfDescriptors("no descriptor")], ids=["room", "descriptor"]
+)
+async def test_an_index_that_a_scrub_could_not_open_again_is_opened_as_soon_as_that_is_possible(
+    failure: StorageError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie.storage.index.patient.RETRY_S", 0.01)
+    disk, indexes = MemoryDisk(), ReopenedIndexes()
+    async with running("b", CONFIG, disk=disk, indexes=indexes) as engine, trio.open_nursery() as nursery:
+        (index,) = indexes.indexes.values()
+        assert isinstance(index, ReopenedIndex)
+        await add_durably(engine, 1, range(5))
+        await engine.flush()
+        index.failure_to_open = failure
+        nursery.start_soon(engine.scrubber.scrub)
+        await until(lambda: engine.statistics()["is_disk_full"])
+        assert engine.add(*add_frame(1, [5])) is Status.DISK_FULL
+        index.failure_to_open = None
+        await until(lambda: not engine.statistics()["is_disk_full"])
+        assert (await engine.fence(7, KEY)).status is Status.OK, "the bookie never saw this ledger"
+        await add_durably(engine, 1, [5])
+
+
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"

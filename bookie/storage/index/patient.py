@@ -13,6 +13,9 @@ not a clean stop: the next start replays the journal.
 If no file descriptor is left for the index, a batch waits too, even at a start and at a stop, because the
 disk has room for the batch.
 
+A refresh closes the index and opens it again, which takes room and descriptors. So the index is not closed
+while the disk is full. If it cannot be opened again nevertheless, the refresh waits until it can.
+
 **Damage.** ``PatientIndex`` also remembers the first damage that was found in the index (``damage``,
 ``damaged``). All reads and writes pass through it, so it makes no difference whether a reader, a flush or
 scrubbing found the damage. ``bookie.server.healing`` waits for the event ``damaged``.
@@ -32,7 +35,7 @@ import trio
 from bookie.core.rows import Change, Row
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.descriptors import RETRY_S, OutOfDescriptors
-from bookie.storage.index.index import Index
+from bookie.storage.index.index import NOT_NOW, Index
 from ledgerlog.errors import DiskFull, StorageCorrupt
 
 logger = logging.getLogger(__name__)
@@ -95,8 +98,20 @@ class PatientIndex:
                 return
 
     async def refresh(self) -> None:
-        with self.noting_damage():
-            await self._inner.refresh()
+        """Do ``Index.refresh``.
+
+        Raises:
+            DiskFull: There may be no room to open the index again. It stays open.
+        """
+        if self.is_patient:
+            await self._ballast.ensure()
+        try:
+            with self.noting_damage():
+                await self._inner.refresh()
+        except NOT_NOW:
+            if not self.is_patient:
+                raise
+            await self.write(())  # A batch opens the index again, and waits until that is possible.
 
     @contextmanager
     def noting_damage(self) -> Iterator[None]:

@@ -18,7 +18,8 @@ bookie has stored them already, and they replace the damaged run (``bookie.stora
 order is: make compaction leave the run's file alone (``Compactor.holding``), wait for the current compaction
 job, and only then check the run's row for the last time.
 
-**The index** is read completely too. If a row or a block of the index is damaged, the index remembers that
+**The index** is read completely too, and first. For this it is closed and opened again, so a pass on a full
+disk ends at once. If a row or a block of the index is damaged, the index remembers that
 (``bookie.storage.index.patient``), and the bookie makes the index again (``bookie.server.healing``).
 
 **Parts of files that no row names** are read too, one file at a time, because the index can be rebuilt only
@@ -138,7 +139,7 @@ class Scrubber:
                 await self._pass()
                 await self._check_files()
             except StorageError as trouble:
-                logger.error("scrubbing ends early, because the index cannot be read: %s", trouble)
+                logger.error("scrubbing ends early: %s", trouble)
             else:
                 self.passes += 1
             if self.rotten:
