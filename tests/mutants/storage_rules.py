@@ -165,6 +165,19 @@ MUTANTS = (
         f"{_MOVING}::test_a_file_that_was_replaced_and_is_still_there_is_removed_and_changes_nothing",
     ),
     mutant(
+        "a_log_is_known_before_the_mark_is_after_what_it_replaced",
+        "storage",
+        "opening._begin",
+        "replayed = await replay(ground.directory, segments, catalogue, replaced, changes)",
+        """
+        await catalogue.write(changes)
+        replayed = await replay(ground.directory, segments, catalogue, replaced, [])
+        """,
+        f"{_MOVING}::test_a_segment_that_a_log_replaced_does_not_count_again_if_the_next_start_crashes_too",
+        f"{_CRASHES}::"
+        "test_a_second_crash_during_the_boot_after_the_first_loses_nothing[rolls_and_checkpoints-16]",
+    ),
+    mutant(
         "flush_leaves_the_mark_where_it_was",
         "storage",
         "Checkpointer._flush",

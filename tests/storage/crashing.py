@@ -280,6 +280,18 @@ async def check(engine: Engine, notes: list[object], story: str, *, passes_damag
             assert payload == payload_of(ledger, entry_id), story
 
 
+async def check_replaced_files(engine: Engine, story: str) -> None:
+    """Check that no entry log lists a file that counts as replaced: the file might be removed, and a rebuild
+    of the index would pass it over."""
+    catalogue, files = engine.compactor._catalogue, engine.compactor._contents._files
+    logs = await catalogue.logs()
+    counting = [row.file for row in (*await catalogue.segments(), *logs)]
+    for row in logs:
+        with suppress(StorageCorrupt):
+            replaced = await files.logs.read_replaced(-row.file)
+            assert not [file for file in counting if file in replaced], story
+
+
 async def boot_and_check(state: CrashState, notes: list[object]) -> Recorder:
     """Start a bookie from the state, check it, let it work, stop it cleanly and check that."""
     return await _boot_and_check(state, notes, goes_on=True)
@@ -300,6 +312,7 @@ async def _boot_and_check(state: CrashState, notes: list[object], *, goes_on: bo
         async with opened(PATH, disk, indexes) as directory:
             async with open_engine(directory, MOVING, oracle=oracle) as engine:
                 await check(engine, notes, state.story)
+                await check_replaced_files(engine, state.story)
                 if not goes_on:
                     raise Crash
                 await add_durably(engine, 9, range(3))

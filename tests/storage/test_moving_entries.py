@@ -27,7 +27,7 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.journal_items import EntryRun
-from bookie.core.rows import Row, ledger_of_run_key, run_key
+from bookie.core.rows import MARK_KEY, Change, Row, ledger_of_run_key, log_key, run_key
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.disk.disk import File
@@ -38,6 +38,7 @@ from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep import collector
 from bookie.storage.upkeep.compaction import verify_frame
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.limits import KIB
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
@@ -341,6 +342,43 @@ async def test_a_file_that_was_replaced_and_is_still_there_is_removed_and_change
         assert not (before.keys() - after) & set(disk.files)
         for ledger in (1, 2, 3):
             assert await read_all(engine, ledger) == payloads(ledger, range(200))
+
+
+async def test_a_segment_that_a_log_replaced_does_not_count_again_if_the_next_start_crashes_too(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first crash comes before the batch that adds the log, the second one before replay moves the
+    mark."""
+    indexes = MemoryIndexes()
+
+    async def crash_before(key: bytes) -> None:
+        """Run a bookie until it writes this row."""
+
+        async def write(batch: Sequence[Change]) -> None:
+            if key in dict(batch):
+                raise StorageError("power cut")
+            await original(batch)
+
+        async with opened("b", disk, indexes) as directory:
+            (index,) = indexes.indexes.values()
+            original = index.write
+            with monkeypatch.context() as patch:
+                patch.setattr(index, "write", write)
+                async with open_engine(directory, CONFIG) as engine:
+                    await interleave(engine, 40)
+
+    for key in (log_key(1), MARK_KEY):
+        with pytest.raises(StorageError, match="power cut"):
+            await crash_before(key)
+    async with running("b", CONFIG, disk=disk, indexes=indexes) as engine:
+        assert names(disk, ".entries") == ["0000000000000001.entries"]
+        assert "0000000000000001.journal" not in names(disk, ".journal")
+        before = await read_all(engine, 1)
+        assert len(before) > 5
+    async with opened("b", disk, indexes) as directory:
+        await rebuild_index(directory)
+    async with running("b", CONFIG, disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == before == payloads(1, range(len(before)))
 
 
 async def test_a_source_that_is_damaged_is_left_alone_and_the_others_are_compacted(

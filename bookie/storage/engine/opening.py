@@ -231,8 +231,8 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
     """Do steps 1 to 4 of a start. Returns the journal, which continues where it ended."""
     segments, catalogue = ground.files.segments, ground.catalogue
     try:
-        replaced = await take_over_logs(ground.files.logs, catalogue)
-        replayed = await replay(ground.directory, segments, catalogue, replaced)
+        replaced, changes = await take_over_logs(ground.files.logs, catalogue)
+        replayed = await replay(ground.directory, segments, catalogue, replaced, changes)
     except IndexBehind as missing:
         why = f"{missing.why}. If it was not lost, {ground.index.if_behind}"
         raise StorageCorrupt(missing.path, missing.offset, why) from missing

@@ -19,6 +19,8 @@ and the states of the ledgers in that segment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from bookie.core import rows
@@ -26,7 +28,7 @@ from bookie.core.boot import IndexBehind, JournalWalk, ReplayStart, segments_to_
 from bookie.core.facts import Close, block_facts
 from bookie.core.file_set import FileSet
 from bookie.core.journal_items import JournalPosition
-from bookie.core.rows import FileRow
+from bookie.core.rows import Change, FileRow
 from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment, scan_without_header
 from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.directory import StorageDirectory
@@ -158,7 +160,11 @@ class Replay:
 
 
 async def replay(
-    directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, replaced: FileSet = _NOTHING
+    directory: StorageDirectory,
+    files: SegmentFiles,
+    catalogue: Catalogue,
+    replaced: FileSet,
+    changes: Sequence[Change],
 ) -> Replayed:
     """Bring everything in the journal into the index, and move the mark to the journal's end.
 
@@ -167,6 +173,7 @@ async def replay(
         files: The journal directory.
         catalogue: The index.
         replaced: Segments whose runs are in entry logs. The index has these runs already.
+        changes: Changes of the index. They are written in one batch with the mark.
 
     Raises:
         StorageCorrupt: The journal is damaged. The error names the file and the offset.
@@ -185,9 +192,8 @@ async def replay(
     for number in segments_to_replay(numbers, mark, files.directory):
         await steps.take_segment(number, None)
     walk = steps.walk
-    await catalogue.write(
-        [rows.encode_mark(ReplayStart(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end))]
-    )
+    mark_after = ReplayStart(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
+    await catalogue.write([*changes, rows.encode_mark(mark_after)])
     return Replayed(
         end=walk.end,
         next_segment=walk.next_segment,

@@ -154,7 +154,9 @@ async def add_logs(
     runs = 0
     for number in numbers:
         if -number not in replaced:
-            runs += await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
+            taken, changes = await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
+            await catalogue.write(changes)
+            runs += taken
             on_read()
     return runs
 

@@ -2,11 +2,18 @@
 
 An entry log under its final name is complete. The log is valid until another log replaces it, even if the
 index does not know it. A start *takes over* each valid log that the index does not know: it writes the rows
-of the log's runs (frames of entries), and deletes the rows of the files that the log replaced. This finishes
-the interrupted work (``bookie.storage.entrylog.rewriting``). Then the start removes files that some log
-replaced and the index does not know. If such a file is a segment, the start removes it after replay has moved
-the mark past it. If a file is not in the index and no log replaced it, the bookie cannot judge it: it keeps
-the file and logs a warning.
+of the log's runs (frames of entries). The batch with which replay moves the mark also adds the log's own row,
+and deletes the rows of the files that the log replaced. This finishes the interrupted work
+(``bookie.storage.entrylog.rewriting``).
+
+If a crash interrupts the start before that batch, the next start takes the log over again. If the index knew
+the log already, the next start would replay a segment that the log replaced, and the index would name the
+segment again. A log that compaction makes later would list the segment as replaced, and the segment might be
+removed.
+
+Then the start removes files that some log replaced and the index does not know. If such a file is a segment,
+the start removes it after replay has moved the mark past it. If a file is not in the index and no log
+replaced it, the bookie cannot judge it: it keeps the file and logs a warning.
 """
 
 from __future__ import annotations
@@ -31,11 +38,12 @@ logger = logging.getLogger(__name__)
 _PIECE_ROWS = 1024
 
 
-async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
-    """Bring entry logs that the index does not know into the index.
+async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> tuple[FileSet, list[Change]]:
+    """Bring the runs of entry logs that the index does not know into the index.
 
     Returns:
-        The files that these logs replaced.
+        The files that these logs replaced, and the changes of the index that end the take-over. They must be
+        written in one batch with the mark after these files.
 
     Raises:
         IndexBehind: A log that the index knows is missing.
@@ -49,15 +57,16 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
                 logs.path(number), None, f"the entry log is missing; the index has {row.runs} runs in it"
             )
     if all(number in known for number in numbers):
-        return FileSet()
+        return FileSet(), []
     replaced, gone = await _read_replaced(logs, numbers, known)
-    taken = FileSet()
+    taken, changes = FileSet(), list[Change]()
     for number in numbers:
         # Skip a log that another log replaced: its entries are in the newer log.
         if number not in known and -number not in gone:
-            await take_over_log(logs, catalogue, number, replaced[number])
+            _, its_changes = await take_over_log(logs, catalogue, number, replaced[number])
+            changes += its_changes
             taken |= replaced[number]
-    return taken
+    return taken, changes
 
 
 async def _read_replaced(
@@ -94,18 +103,20 @@ async def take_over_log(
     replaced: FileSet,
     *,
     passes_rot: bool = False,
-) -> int:
-    """Bring an entry log into an index that does not know it.
+) -> tuple[int, list[Change]]:
+    """Bring the runs of an entry log into an index that does not know the log.
 
     Args:
         logs: The entry logs.
         catalogue: The index.
         number: The number of the log.
-        replaced: The files that the log replaced. Their rows are deleted.
+        replaced: The files that the log replaced.
         passes_rot: Whether to take over runs with damaged payloads too.
 
     Returns:
-        The number of runs that were taken over. Runs of deleted ledgers do not count.
+        The number of runs that were taken over, and the changes of the index that end the take-over: they add
+        the log's row, and delete the rows of the files that it replaced. Runs of deleted ledgers do not
+        count.
     """
     path = logs.path(number)
     header = await logs.read_header(number)
@@ -129,8 +140,7 @@ async def take_over_log(
     for old in (*await catalogue.segments(), *await catalogue.logs()):
         if old.file in replaced:
             changes += [(rows.file_key(old.file), None), (rows.usage_key(old.file), None)]
-    await catalogue.write(changes)
-    return len(runs)
+    return len(runs), changes
 
 
 async def _superseded(catalogue: Catalogue, run: EntryRun, replaced: FileSet) -> list[Change]:
