@@ -632,6 +632,42 @@ async def test_ten_thousand_ledgers_do_not_stay_in_memory(disk: FaultyDisk) -> N
         assert status(engine, 17, [0], payloads=[b"other"]) is Status.CONFLICT
 
 
+async def test_a_flush_ends_although_another_segment_fills_during_each_checkpoint() -> None:
+    disk, indexes = FaultyDisk(), MemoryIndexes()
+    filled = 0
+    flushed = trio.Event()
+    async with (
+        opened("b", disk, indexes) as directory,
+        trio.open_nursery() as nursery,
+        open_engine(directory, evolve(SMALL, arenas=3, small_run_bytes=0)) as engine,
+    ):
+        (index,) = indexes.indexes.values()
+        write = index.write
+
+        async def flush() -> None:
+            await engine.flush()
+            flushed.set()
+
+        async def fill_segment() -> None:
+            nonlocal filled
+            number = engine.statistics()["segment"]
+            while engine.statistics()["segment"] == number:
+                await add_durably(engine, 1, [engine.statistics()["entries"]])
+            filled += 1
+
+        async def slow(batch: Sequence[Change]) -> None:
+            if MARK_KEY in dict(batch) and filled < 20 and not flushed.is_set():
+                if filled == 1:
+                    nursery.start_soon(flush)
+                await fill_segment()
+            await write(batch)
+
+        index.write = slow
+        await fill_segment()
+        await flushed.wait()
+        assert filled < 5
+
+
 async def test_a_segment_with_too_many_records_is_left(disk: FaultyDisk) -> None:
     config = StorageConfig(segment_bytes=64 * 4096, arenas=3, frame_bytes_max=20_000, segment_records_max=10)
     async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:

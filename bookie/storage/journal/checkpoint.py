@@ -99,12 +99,14 @@ class Checkpointer:
         The mark stays. After a crash, replay still begins at the oldest segment that was not full.
         """
         journal = self._journal
-        sequence = journal.commit.newest
+        sequence, last = journal.commit.newest, journal.active
         await journal.wait_durable(sequence)
         async with self._lock:
-            while journal.sealed:
+            # Segments that are sealed later do not count: while adds come, there is always another one.
+            while journal.sealed and journal.sealed[0].number <= last.number:
                 await self._checkpoint_oldest()
-            await self._index_runs(journal.active, sequence)
+            if not last.is_indexed:
+                await self._index_runs(last, sequence)
             await self._ledgers.save()
 
     async def close(self) -> None:
