@@ -24,7 +24,8 @@ Later, a file is rewritten, alone or with others, for one of these reasons:
 
 A job rewrites several files into one log, as many as fit ``log_bytes_max`` bytes and ``log_runs_max`` runs.
 These bounds exist because runs are sorted in memory. A job takes at most ``merge_width`` small files, or four
-times as many files for another reason, and only one rotten file.
+times as many files for another reason, and only one rotten file. Small files are taken in the order of their
+numbers. If a file and the next one do not fit one log, the file waits and the search goes on behind it.
 """
 
 from __future__ import annotations
@@ -191,10 +192,11 @@ def _small_ones(candidates: Sequence[FileRow], policy: SpacePolicy) -> list[File
     levels: dict[int, list[FileRow]] = defaultdict(list)
     for row in candidates:
         levels[row.level].append(row)
+    width = policy.merge_width
     for _, rows in sorted(levels.items()):
-        if len(rows) >= policy.merge_width:
-            rows.sort(key=lambda row: abs(row.file))
-            chosen = _fitting(rows[: policy.merge_width], policy)
+        rows.sort(key=lambda row: abs(row.file))
+        for start in range(len(rows) - width + 1):
+            chosen = _fitting(rows[start : start + width], policy)
             if len(chosen) > 1:
                 return chosen
     return []

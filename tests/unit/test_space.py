@@ -78,6 +78,21 @@ def test_one_small_file_alone_is_no_job_however_large_it_is() -> None:
     assert files_of(rows) == []
 
 
+def test_small_files_behind_large_ones_that_fit_no_log_together_are_put_together() -> None:
+    large = [row(-number, run=4 * KIB, size=220 * MIB) for number in (1, 2)]
+    tiny = [row(-number, size=90 * KIB) for number in range(3, 3003)]
+    found = files_of([*large, *tiny])
+    assert len(found) == 8
+    assert -3 in found
+    assert files_of([*large, *tiny[:6]]) == [], "there are enough files, but not enough behind the first"
+
+
+def test_small_files_between_large_ones_are_put_together() -> None:
+    rows = [row(-number, run=4 * KIB, size=220 * MIB) for number in range(1, 20)]
+    rows[10] = row(-11, size=90 * KIB)
+    assert files_of(rows) == [-11, -10]
+
+
 @pytest.mark.parametrize("wrong", [{"merge_width": 1}, {"soon_ratio": 0.9}, {"eventual_ratio": 1.1}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument):
