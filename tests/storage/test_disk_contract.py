@@ -56,6 +56,13 @@ async def test_what_was_written_is_read_back_at_its_place(disk: Disk, tmp_path: 
     disk.close(file)
 
 
+async def test_a_buffer_without_memory_is_an_error_of_the_storage() -> None:
+    disk = RealDisk()
+    with pytest.raises(StorageError, match="no memory for a buffer of"):
+        await disk.make_buffer(2**50)
+    await disk.aclose()
+
+
 async def test_the_pages_of_a_new_buffer_are_there(disk: Disk) -> None:
     buffer = await disk.make_buffer(16 * 1024 * 1024)
     assert buffer == bytes(len(buffer))

@@ -140,6 +140,9 @@ class Disk(Protocol):
 
         It is zero. It has the alignment that ``write_sync`` needs, and real pages are assigned already.
         ``size`` is a multiple of 4096.
+
+        Raises:
+            StorageError: There is no memory for it.
         """
         ...
 

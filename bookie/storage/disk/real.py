@@ -333,7 +333,12 @@ class RealDisk:
         return method
 
     async def make_buffer(self, size: int) -> memoryview:
-        return await trio.to_thread.run_sync(lambda: _make_buffer(size), limiter=self._limiter)
+        try:
+            return await trio.to_thread.run_sync(lambda: _make_buffer(size), limiter=self._limiter)
+        except OSError as cause:
+            raise StorageError(
+                f"no memory for a buffer of {size} bytes: {cause.strerror or cause}"
+            ) from cause
 
     async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
         assert isinstance(file, RealFile)

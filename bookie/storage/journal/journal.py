@@ -357,7 +357,7 @@ class Journal:
             forgetter: Makes ledgers forget the runs of a segment that leaves memory.
 
         Raises:
-            StorageError: The disk failed.
+            StorageError: The disk failed, or there is no memory for an arena.
         """
         while True:
             if self._next is None and self._is_next_wanted:
