@@ -470,6 +470,25 @@ async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, orac
     assert await read_all(engine, 1) == payloads(1, range(10))
 
 
+async def test_a_deletion_during_which_the_store_fails_is_finished_by_a_later_pass(
+    engine: Engine, oracle: ToldOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await interleave(engine, 5)
+    await engine.flush()
+    assert engine.collector is not None
+    oracle.gone = {1}
+    with monkeypatch.context() as patch:
+        patch.setattr(oracle, "absent", away)
+        with pytest.raises(MetadataUnavailable):
+            await engine.collector.collect()
+    assert engine.statistics()["ledgers_deleted"] == 1
+    assert engine.add(*add_frame(1, [500])) is Status.FENCED
+    await engine.collector.collect()
+    assert engine.add(*add_frame(1, [500])) is Status.FENCED
+    assert engine.collector._gone.now.joined([(1, 1)]) == engine.collector._gone.now
+    assert await read_all(engine, 2) == payloads(2, range(10))
+
+
 async def test_a_deleted_ledger_stays_refused_after_stops_of_both_kinds_and_after_its_files_are_gone(
     disk: FaultyDisk, oracle: ToldOracle
 ) -> None:

@@ -80,7 +80,9 @@ class Index(Protocol):
 
     async def refresh(self) -> None:
         """Forget the rows that are kept in memory, so that the next reads come from the disk. This finds the
-        damage that a start would find. No other task runs for a few milliseconds.
+        damage that a start would find. No other task runs meanwhile, because no read may come before the
+        tally is checked (``bookie.storage.index.tally``). Usually this takes some milliseconds. If the tally
+        is at its longest, it takes about half a second.
 
         Raises:
             StorageCorrupt: The index is damaged, and nothing can be read from it.

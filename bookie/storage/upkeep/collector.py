@@ -141,7 +141,7 @@ class Collector:
                 await self.collect()
             except MetadataUnavailable as trouble:
                 logger.warning(
-                    "nothing is collected, because the metadata store cannot be asked: %s", trouble
+                    "collection ends early, because the metadata store cannot be asked: %s", trouble
                 )
             except NOT_NOW as trouble:
                 logger.warning("collection waits: %s", trouble)
@@ -153,7 +153,8 @@ class Collector:
             The number of deleted ledgers. 0 if ``stop`` ended the pass, even if it had deleted some.
 
         Raises:
-            MetadataUnavailable: The store could not be asked. The pass has deleted nothing.
+            MetadataUnavailable: The store could not be asked. The pass may have deleted some ledgers before.
+                A later pass does the rest.
             StorageError: The journal or the index failed.
         """
         async with self._lock:
