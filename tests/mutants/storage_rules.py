@@ -80,9 +80,17 @@ MUTANTS = (
         "unknown_ledgers_come_while_ids_are_noted",
         "rule 4",
         "LedgerTable.settling",
-        "self._settling = candidates",
+        "self._settling = candidates.joined(self._settling.ranges)",
         "self._settling = GoneLedgers()",
         f"{_ROWS}::test_while_ids_are_noted_nothing_unknown_among_them_is_taken",
+    ),
+    mutant(
+        "ids_that_the_file_may_name_are_taken_after_a_failure",
+        "rule 4",
+        "LedgerTable.settling",
+        "yield\nself._settling = GoneLedgers()",
+        "try:\n    yield\nfinally:\n    self._settling = GoneLedgers()",
+        f"{_ROWS}::test_ids_that_could_not_be_noted_are_refused_because_the_file_may_name_them",
     ),
     mutant(
         "a_listing_is_believed_over_the_bookies_own_ledgers",

@@ -22,7 +22,7 @@ from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.rebuild import rebuild_index
-from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.model.id_ranges import ranges_of, without
 from ledgerlog.testing.faulty_disk import DiskCall, Fails, FaultyDisk, Gate, GoOn
 from ledgerlog.wire.checksum import checksum
@@ -208,6 +208,34 @@ async def test_while_ids_are_noted_nothing_unknown_among_them_is_taken(machine: 
         machine.disk.faults.clear()
         assert answers[:3] == [Status.IO_ERROR, Status.IO_ERROR, int]
         await check_refused(engine, [3])
+
+
+@pytest.mark.parametrize("file", ["gone", "marks"])
+async def test_ids_that_could_not_be_noted_are_refused_because_the_file_may_name_them(
+    machine: Machine, file: str
+) -> None:
+    """Otherwise the bookie would acknowledge entries that it drops at its next start."""
+
+    async def no_room_after_rename(call: DiskCall, go_on: GoOn) -> Any:
+        found = await go_on()
+        if call.verb == "rename" and file in call.path:
+            raise DiskFull("no room")
+        return found
+
+    async with machine.running(crashes=True) as engine:
+        await hold(engine, [1, 5, 8])
+        machine.oracle.gone = {1, 5}
+        await fill_a_segment(engine, 8)
+        machine.disk.faults.append(no_room_after_rename)
+        assert engine.collector is not None
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                await engine.collector.collect()
+            assert engine.add(*add_frame(3, [0])) is Status.IO_ERROR
+        machine.disk.faults.clear()
+        await engine.collector.collect()
+        await check_refused(engine, [3])
+        await add_durably(engine, 9, [0])
 
 
 @pytest.mark.parametrize("file", ["gone", "marks"])

@@ -77,7 +77,8 @@ class GoneLedgerStore:
         """Make ``gone`` durable, then put it in force.
 
         Raises:
-            StorageError: The old value stays in force. After a restart, the old or the new value is in force.
+            StorageError: The old value stays in force. After a restart, the old or the new value is in force,
+                so the caller must not let an id become known that only the new value names.
 
         Cancelling: as for StorageError.
         """

@@ -249,12 +249,13 @@ class LedgerTable:
     @contextmanager
     def settling(self, candidates: GoneLedgers) -> Iterator[None]:
         """During the body, refuse each request about a candidate that is unknown here. So no candidate
-        becomes known while the file of the gone ledgers is written."""
-        self._settling = candidates
-        try:
-            yield
-        finally:
-            self._settling = GoneLedgers()
+        becomes known while the file of the gone ledgers is written.
+
+        If the body fails, the file may name the candidates already, and the next start would take them for
+        gone. So they are refused until a later body succeeds."""
+        self._settling = candidates.joined(self._settling.ranges)
+        yield
+        self._settling = GoneLedgers()
 
     async def living_between(self, first: int, last: int) -> array[int]:
         """Return the ledgers from ``first`` to ``last`` that are known here and not deleted, ascending."""
