@@ -470,6 +470,28 @@ async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, orac
     assert await read_all(engine, 1) == payloads(1, range(10))
 
 
+async def test_ledgers_are_deleted_at_once_even_if_fewer_of_them_stay_in_memory(
+    disk: FaultyDisk, oracle: ToldOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the DELETE record on, every add is refused, although their ids are not noted as gone yet."""
+    ledgers = range(1, 91)
+    async with (
+        opened("b", disk, MemoryIndexes()) as directory,
+        open_engine(directory, evolve(CONFIG, ledgers_max=20), oracle=oracle) as engine,
+    ):
+        await interleave(engine, 1, [*ledgers, 100])
+        await interleave(engine, 200, [100], first=1)
+        await engine.flush()
+        assert engine.statistics()["ledgers_in_memory"] < len(ledgers)
+        monkeypatch.setattr(oracle, "absent", away)
+        oracle.gone = set(ledgers)
+        assert engine.collector is not None
+        with pytest.raises(MetadataUnavailable):
+            await engine.collector.collect()
+        for ledger in ledgers:
+            assert engine.add(*add_frame(ledger, [500])) is Status.FENCED
+
+
 async def test_a_deletion_during_which_the_store_fails_is_finished_by_a_later_pass(
     engine: Engine, oracle: ToldOracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

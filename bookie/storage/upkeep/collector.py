@@ -43,7 +43,7 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Protocol
 
 import trio
@@ -52,6 +52,7 @@ from attrs import evolve
 from bookie.core import rows
 from bookie.core.gone_ledgers import Range
 from bookie.core.journal_items import DELETE, encode_delete
+from bookie.core.ledger import BookieLedger
 from bookie.core.rows import Change
 from bookie.storage.disk.gone_ledgers import GoneLedgerStore
 from bookie.storage.engine.ledgers import LedgerTable
@@ -241,11 +242,16 @@ class Collector:
         await journal.wait_durable(sequence)
         async with self._catalogue.lock:
             # Find all states first: if the index cannot be read, no ledger is deleted, and the next pass
-            # deletes all.
-            states = [self._ledgers.get(ledger_id) for ledger_id in ledger_ids]
-            for state in states:
-                assert state is not None, "it is in the index"
-                state.on_delete()
+            # deletes all. A state that is found must not leave memory while the others are looked for.
+            with ExitStack() as pins:
+                states: list[BookieLedger] = []
+                for ledger_id in ledger_ids:
+                    state = self._ledgers.get(ledger_id)
+                    assert state is not None, "it is in the index"
+                    pins.enter_context(state.pinned())
+                    states.append(state)
+                for state in states:
+                    state.on_delete()
             self._rewriter.on_deleted(ledger_ids)
         await self._ledgers.save()
         logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
