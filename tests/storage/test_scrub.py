@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import pytest
 import trio
-from storing import SMALL, add_durably, add_frame, payload_of, read, running
+from storing import SMALL, add_durably, add_frame, payload_of, payloads, read, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core import rows
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import MemoryIndexes
+from ledgerlog.errors import StorageError
 from ledgerlog.limits import MIB
 from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, GoOn
 from ledgerlog.wire.entries import Entries
@@ -78,6 +80,49 @@ async def test_rotten_runs_are_named_and_restored_ones_take_their_rows_even_put_
     async with running("b", SORTED, disk=disk, indexes=indexes) as engine:
         assert await engine.scrubber.scrub() == 0
         await check(engine)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+async def test_restored_runs_that_a_crash_kept_from_the_index_are_read_after_the_next_start(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has the copies as one run. The second damaged run has a row of its own."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    ids = range(0, 15 * stride, stride)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        for at in range(0, 15, 3):
+            await add_durably(engine, L, ids[at : at + 3])
+    rot(disk, ids[4])
+    rot(disk, ids[6])
+
+    async def restore_and_crash() -> None:
+        async with running("b", SORTED, disk=disk, indexes=indexes) as engine:
+            await engine.scrubber.scrub()
+            assert sorted(engine.scrubber.rotten) == [(L, ids[3]), (L, ids[6])]
+            for (_, first), rotten in sorted(engine.scrubber.rotten.items()):
+                at = ids.index(first)
+                assert await engine.scrubber.restore(rotten, [copies(ids[at : at + 3])], lac=-1, lafr=-1)
+            index = indexes.indexes["b/index"]
+            original = index.write
+
+            async def write(batch: Sequence[rows.Change]) -> None:
+                if rows.run_key(L, ids[3]) in dict(batch):
+                    raise StorageError("power cut")
+                await original(batch)
+
+            monkeypatch.setattr(index, "write", write)
+            for number in range(40):
+                await add_durably(engine, 2, [number], payloads=[bytes(4000)])
+
+    with pytest.raises(StorageError, match="power cut"):
+        await restore_and_crash()
+    monkeypatch.undo()
+    async with running("b", SORTED, disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, L) == payloads(L, ids)
+        for entry_id in ids:
+            result = await read(engine, L, entry_id, entry_id)
+            assert (result.status, result.entries.payloads()) == (Status.OK, [payload_of(L, entry_id)])
+        assert await engine.scrubber.scrub() == 0
 
 
 async def test_a_run_restored_in_parts_begins_with_its_last_part() -> None:

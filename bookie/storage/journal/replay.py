@@ -8,7 +8,8 @@ journal's end (``bookie.core.boot``), one segment at a time:
        block followed it. The last block may only be in a cache, and no client may see its entries before they
        are on the disk. A sync alone is not enough: after a failed sync the cache may hold data that never
        reached the disk
-    3  take its runs, fences, LACs and LAFRs, and write them to the index
+    3  take its runs, fences, LACs and LAFRs, and write them to the index. If an entry log replaced the
+       segment, the index has the runs from that log already
 
 Then it moves the mark to the journal's end. If a crash interrupts the replay anywhere, a second replay gives
 the same result. Replay needs memory for one segment's image, the runs of one segment (its frames of entries),
@@ -27,7 +28,7 @@ from bookie.core import rows
 from bookie.core.boot import IndexBehind, JournalWalk, ReplayStart, segments_to_replay
 from bookie.core.facts import Close, block_facts
 from bookie.core.file_set import FileSet
-from bookie.core.journal_items import JournalPosition
+from bookie.core.journal_items import EntryRun, JournalPosition
 from bookie.core.rows import Change, FileRow
 from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment, scan_without_header
 from bookie.storage.disk.disk import Disk
@@ -140,6 +141,7 @@ class Replay:
         found = [run for fact in facts if (run := ledgers.take(fact, path)) is not None]
         if number in self._replaced:
             await ledgers.save()  # The index has the segment's runs already, from the entry log.
+            await self._remove_damaged(found)
             return
         for start in range(0, len(found), _PIECE_ROWS):
             await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])
@@ -148,6 +150,26 @@ class Replay:
         row = FileRow.of(number, end=scan.end, last_sequence=self.walk.end.sequence, runs=found, usage=usage)
         await self._catalogue.write(rows.encode_file_and_usage(row, usage))
         self.runs += len(found)
+
+    async def _remove_damaged(self, found: Sequence[EntryRun]) -> None:
+        """Remove the rows of damaged runs that these runs replaced. An entry log has these runs.
+
+        A run that replaces a damaged one takes its row. But if the log has merged the run into the one before
+        it, the row still names the damaged run. The log is not a known file before the mark moves, so each
+        row that names a known file is such a row.
+        """
+        catalogue = self._catalogue
+        known = {row.file for row in (*await catalogue.segments(), *await catalogue.logs())}
+        for start in range(0, len(found), _PIECE_ROWS):
+            keys = [rows.run_key(run.ledger_id, run.first) for run in found[start : start + _PIECE_ROWS]]
+            named = [(key, catalogue.index.get_now(key)) for key in keys]
+            await catalogue.write(
+                [
+                    (key, None)
+                    for key, value in named
+                    if value is not None and rows.decode_run(key, value, catalogue.path).file in known
+                ]
+            )
 
     async def _write_again(self, number: int, image: memoryview, block: FoundBlock) -> None:
         buffer = await self._disk.make_buffer(block.header.block_bytes)
