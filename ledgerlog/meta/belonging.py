@@ -19,6 +19,12 @@ and its compare-and-set could succeed by accident: a deposed leader would write 
 such a process is refused until it is restarted. Bookies only register and read, so they continue
 (``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right,
 because bookies of version 0.1 would delete all ledgers that the backup lacks.
+
+**An older state** of the store is refused by every process that has seen a newer one, bookies too: a raw copy
+of its file, or of a server's data, that was put back without a restore. Its counters would give ids out
+again, and no record of a restore would protect the ledgers that were made after the copy. Within one mark, a
+store has a number that grows with its writes: the revision of SQLite, the transaction of ZooKeeper. Between
+two marks, the number in the mark grows.
 """
 
 from __future__ import annotations
@@ -82,6 +88,8 @@ class Belonging:
         self._seen: bytes | None = None
         """The first value that the store showed: the id, with its mark if there was one."""
         self._goes_through_restores = False
+        self._revision = 0
+        """The newest revision that the store showed, with the mark of ``_seen``."""
         self._is_refused = False
 
     @property
@@ -106,14 +114,16 @@ class Belonging:
         self._cluster = cluster
         self._goes_through_restores = self._goes_through_restores or through_restores
 
-    def judge(self, found: bytes | None) -> None:
+    def judge(self, found: bytes | None, revision: int = 0) -> None:
         """Check that the store which answers belongs to the cluster.
 
         Args:
             found: The value at ``layout.CLUSTER`` now; None if that path has no node.
+            revision: A number that grows with the writes of the store; 0 if it has none.
 
         Raises:
-            WrongCluster: ``found`` is not the id of the cluster.
+            WrongCluster: ``found`` is not the id of the cluster, or the store is in an older state than one
+                that it showed before.
         """
         if self._cluster is None:
             return
@@ -127,10 +137,27 @@ class Belonging:
             raise self.refuse(
                 "was restored from a backup after this process connected to it: restart the process"
             )
-        self._seen = found
+        if found == self._seen:
+            is_older = revision < self._revision
+        else:
+            is_older = self._seen is not None and _order_of_mark(found) < _order_of_mark(self._seen)
+        if is_older:
+            raise self.refuse_older()
+        self._seen, self._revision = found, revision
         if self._is_refused:
             self._is_refused = False
             logger.info("the metadata store at %s again belongs to cluster %s", self._where, self._cluster)
+
+    def wrote(self, revision: int) -> None:
+        """Note the revision of a write of this process that is durable now."""
+        self._revision = revision
+
+    def refuse_older(self) -> WrongCluster:
+        """Return the exception for a store that is in an older state than one that it showed before."""
+        return self.refuse(
+            "has lost data that was read from it before: it was created again, or set back to an older "
+            "state. If this is intended, restart the processes that use it"
+        )
 
     def refuse(self, why: str) -> WrongCluster:
         """Return the exception for the caller to raise. The first refusal of a series is logged.
@@ -149,6 +176,15 @@ class Belonging:
             self._is_refused = True
             logger.error("%s", refusal)
         return refusal
+
+
+def _order_of_mark(value: bytes) -> tuple[int, bytes]:
+    """Return something that is larger for the mark of a later restore, and least without a mark.
+
+    A mark is a number in hexadecimal digits, without leading zeros (``meta.restore``).
+    """
+    mark = value.partition(b":")[2]
+    return len(mark), mark
 
 
 # --- opening ------------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ watch wakes after every change since its opening. If the follower cannot read, i
 waiting task reads again, and gets the error from its own call.
 
 **A replaced file.** Later the name may lead to another file than the open one. If the new file belongs to the
-same cluster, it is opened in place of the old file (``_adopt``); otherwise it is refused. The old file stays
-open until a new file is accepted. So if the old file is moved back, the store simply uses it again. If the
-old file's write-ahead log still lies beside the new file, the new file is not opened: SQLite would read the
-log into the new file.
+same cluster, and is not an older state of it, it is opened in place of the old file (``_adopt``); otherwise
+it is refused (``belonging``). The old file stays open until a new file is accepted. So if the old file is
+moved back, the store simply uses it again. If the old file's write-ahead log still lies beside the new file,
+the new file is not opened: SQLite would read the log into the new file.
 
 **The session's state** is computed from the clock whenever it is read. A process that was stopped therefore
 sees SUSPENDED at once, before any of its tasks has run.

@@ -167,6 +167,8 @@ class MetadataFile:
         self._belonging = belonging
         self._place = place
         self._log_place: tuple[int, int] | None = None
+        self._revision = 0
+        """The newest revision in the transaction that is open now."""
         self.execute = connection.execute
 
     def close(self) -> None:
@@ -204,7 +206,8 @@ class MetadataFile:
         """Drop the cache, and check which cluster the file belongs to.
 
         Raises:
-            WrongCluster: The file belongs to another cluster, or to none.
+            WrongCluster: The file belongs to another cluster, or to none, or it is an older state of the file
+                that was open before.
         """
         with self._asking():
             self.execute("PRAGMA shrink_memory")
@@ -212,7 +215,8 @@ class MetadataFile:
     def _prove(self) -> None:
         if self._belonging.cluster is not None:
             node = self.node(CLUSTER)
-            self._belonging.judge(None if node is None else node.value)
+            self._revision = self._newest_revision()
+            self._belonging.judge(None if node is None else node.value, self._revision)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -269,6 +273,7 @@ class MetadataFile:
                 raise MetadataOutcomeUnknown(
                     f"{self.path}: the commit failed ({error}); the write may or may not be on disk"
                 ) from error
+            self._belonging.wrote(self._revision)
 
     def _undo(self) -> None:
         if self._connection.in_transaction:
@@ -346,7 +351,13 @@ class MetadataFile:
     def newest_revision(self) -> int:
         """Return the revision of the newest write."""
         with translated(self.path):
-            return int(self.execute("SELECT max(revision) FROM changes").fetchone()[0])
+            return self._newest_revision()
+
+    def _newest_revision(self) -> int:
+        (newest,) = self.execute("SELECT max(revision) FROM changes").fetchone()
+        if newest is None:
+            raise StorageCorrupt(self.path, None, "the list of changes is empty")
+        return int(newest)
 
     def changes_since(self, revision: int) -> tuple[int, list[str] | None]:
         """Return the newest revision, and the paths written after ``revision``.
@@ -456,6 +467,7 @@ class MetadataFile:
     def _next_revision(self, path: str) -> int:
         revision = self.execute("INSERT INTO changes (path) VALUES (?)", (path,)).lastrowid
         assert revision is not None
+        self._revision = revision
         return revision
 
     def trim_changes(self) -> None:

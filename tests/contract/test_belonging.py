@@ -8,7 +8,6 @@ and add it to ``EXCHANGES``.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -92,6 +91,14 @@ class MemoryWorld:
         return {path: node.value for path, node in self.tree._nodes.items()}
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a metadata file with all writes that are in its log."""
+    connection, copy = sqlite3.connect(source), sqlite3.connect(target)
+    connection.backup(copy)
+    connection.close()
+    copy.close()
+
+
 class SqliteWorld:
     """The file and everything next to it are renamed, and another file takes the name."""
 
@@ -130,18 +137,11 @@ class SqliteWorld:
 class RestoredSqliteWorld(SqliteWorld):
     """The test brings back a copy: another file."""
 
-    async def exchange(self, into: str) -> None:
-        connection = sqlite3.connect(self.path)
-        copy = sqlite3.connect(self.aside / "copy")
-        connection.backup(copy)
-        connection.close()
-        copy.close()
-        await super().exchange(into)
-
     async def bring_back(self) -> None:
         for file in self._files(self.path.parent):
             file.unlink()
-        shutil.copy(self.aside / "copy", self.path)
+        # Copy now, when nobody writes to the file any more: an older copy would be refused.
+        copy_file(self.aside / self.path.name, self.path)
 
 
 class ChrootWorld:
@@ -372,6 +372,62 @@ async def test_a_store_that_becomes_another_answers_nothing_until_the_right_one_
         await works(lambda: store.create("mine", b"", ephemeral=True))
         await store.set("a", b"written", version=node.version)
         assert "again" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["another file", "the same file", "before a restore"])
+@pytest.mark.parametrize("is_bookie", [False, True])
+async def test_an_older_copy_of_the_file_is_refused_and_a_restore_is_not(
+    tmp_path: Path, place: str, is_bookie: bool
+) -> None:
+    """The copy would give ids out again, and no floor would protect the ledgers that it does not know."""
+    world = SqliteWorld(tmp_path)
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    async with world.open_store() as store:
+        await make_cluster(store, os.urandom)
+        if place == "before a restore":
+            # The store was emptied before it was restored, so the copy has the higher revisions.
+            for number in range(9):
+                await store.create(f"ledgers/{number}", b"")
+    copy_file(world.path, older)
+    if place == "before a restore":
+        with sqlite3.connect(older) as connection:
+            (cluster,) = connection.execute("SELECT value FROM nodes WHERE path = ?", (CLUSTER,)).fetchone()
+        connection.close()
+        for file in world._files(tmp_path):
+            file.unlink()
+        async with world.open_store() as store:
+            await store.create(CLUSTER, cluster + b":1f")
+    async with world.open_store() as store:
+        cluster = await join_cluster(store)
+        store.belong_to(cluster, through_restores=is_bookie)
+        await store.create("after/the/copy", b"")
+        copy_file(world.path, newer)
+        if place == "the same file":
+            connection = sqlite3.connect(world.path)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
+            world.path.write_bytes(older.read_bytes())
+        else:
+            for file in world._files(tmp_path):
+                file.unlink()
+            os.replace(older, world.path)
+        with pytest.raises(WrongCluster):
+            await store.sync()
+        with pytest.raises(WrongCluster):
+            await store.next_id(LEDGER_COUNTER)
+        for file in world._files(tmp_path):
+            file.unlink()
+        os.replace(newer, world.path)
+        await works(store.sync)
+        assert await store.get("after/the/copy") is not None
+        for file in world._files(tmp_path):
+            file.unlink()
+        async with world.open_store() as restored:
+            await restored.create(CLUSTER, f"{cluster}:2f".encode())
+        if is_bookie:
+            await works(store.sync)
+        else:
+            await refused(store.sync)
 
 
 @pytest.mark.parametrize(

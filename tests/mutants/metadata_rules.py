@@ -10,6 +10,7 @@ _TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
 _TEST_STORE = "tests/integration/test_zookeeper_store.py"
 _TEST_ACCESS = "tests/contract/test_zookeeper_access.py"
 _TEST_BELONGING = "tests/contract/test_belonging.py"
+_TEST_OLDER = f"{_TEST_BELONGING}::test_an_older_copy_of_the_file_is_refused_and_a_restore_is_not"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
 _TEST_LEASES = "tests/integration/test_sqlite_sessions.py"
@@ -122,6 +123,23 @@ MUTANTS = (
         "link.zxid_of(number) < self._zxid_floor",
         "False",
         f"{_TEST_STORE}::test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back",
+    ),
+    mutant(
+        "an_older_copy_of_the_file_is_believed",
+        "rule 25",
+        "Belonging.judge",
+        "is_older = revision < self._revision",
+        "is_older = False",
+        f"{_TEST_OLDER}[False-another file]",
+        f"{_TEST_OLDER}[True-the same file]",
+    ),
+    mutant(
+        "a_copy_from_before_a_restore_is_believed",
+        "A.8",
+        "Belonging.judge",
+        "_order_of_mark(found) < _order_of_mark(self._seen)",
+        "False",
+        f"{_TEST_OLDER}[True-before a restore]",
     ),
     mutant(
         "a_refused_ensemble_is_not_left",

@@ -506,10 +506,7 @@ class ZooKeeperStore(SingleWrites):
             found = None if isinstance(answers[-2], Refused) else answers[-2]
             try:
                 if link.zxid_of(number) < self._zxid_floor:
-                    raise self._belonging.refuse(
-                        "has lost data that was read from it before: it was created again, or set back to "
-                        "an older state. If this is intended, restart the processes that use it"
-                    )
+                    raise self._belonging.refuse_older()
                 self._belonging.judge(None if found is None else found[0])
             except WrongCluster as wrong:
                 self._be_refused(wrong)
