@@ -7,7 +7,7 @@ renewed certificate needs no signal. ``reload`` reads the files at once; command
 
 **A bad change is not taken.** If the new files do not fit together, or name another principal, the process
 keeps the old ones and logs one warning for each state of the files. A program that renews certificates
-replaces one file after the other, so a moment without a matching key is normal.
+replaces one file after the other, so a moment without a matching key, or without a file, is normal.
 
 **This module finds mistakes in our own files** before any peer sees them: a certificate that has expired, is
 not valid yet, names no principal of this cluster, or does not belong to its key. ``ssl`` shows only the
@@ -145,6 +145,17 @@ def certificate_uris(peer: ssl.SSLObject) -> list[str]:
 
 
 def _load(tls: TLS, cluster: str | None) -> _Loaded:
+    try:
+        return _load_files(tls, cluster)
+    except OSError as cause:
+        # The files are opened several times. Another program may change one of them meanwhile.
+        raise InvalidArgument(
+            f"{tls.cert}, {tls.key} or {tls.ca} cannot be read, or changed while it was read: "
+            f"{cause.strerror or cause}"
+        ) from cause
+
+
+def _load_files(tls: TLS, cluster: str | None) -> _Loaded:
     authorities = _read(tls.ca, "the authorities (--tls-ca)")
     _read(tls.cert, "the certificate (--tls-cert)")
     _read(tls.key, "the key (--tls-key)")

@@ -30,7 +30,7 @@ MUTANTS = (
     mutant(
         "a_bookie_asks_for_no_certificate",
         "SECURITY",
-        "certificates._load",
+        "certificates._load_files",
         "context.verify_mode = ssl.CERT_REQUIRED",
         "context.verify_mode = ssl.CERT_OPTIONAL",
         f"{_STREAM}::test_a_client_without_a_certificate_is_refused",

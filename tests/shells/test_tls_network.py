@@ -476,6 +476,37 @@ async def test_a_bad_change_is_not_taken_and_told_once(
     assert await serial(client, server) != first
 
 
+@pytest.mark.parametrize("place", ["_warn_of_readers", "_present", "_check_own"])
+@pytest.mark.parametrize("field", ["cert", "key", "ca"])
+@pytest.mark.parametrize("harm", ["removed", "emptied"])
+def test_a_file_that_changes_while_it_is_read_leaves_the_old_certificates(
+    own: TLS,
+    place: str,
+    field: str,
+    harm: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A program that renews certificates does not wait for the processes that use them."""
+    loaded = Certificates(own, "c1")
+    before = loaded.client()
+    step, path = getattr(certificates_module, place), Path(getattr(own, field))
+
+    def harm_it(*arguments: object) -> object:
+        path.write_bytes(b"")
+        if harm == "removed":
+            path.unlink()
+        return step(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(certificates_module, place, harm_it)
+        loaded.reload()
+    if "stay as they were" in caplog.text:
+        assert loaded.client() is before
+    else:
+        assert (place, field) == ("_check_own", "ca"), "its last read was before"
+
+
 # --- the network of a process -----------------------------------------------------------------------
 
 
