@@ -311,14 +311,7 @@ def run(
 
         async def body(node: BookieNode) -> None:
             nonlocal is_announced
-            # If clients keep the event loop busy, a thread that has written the journal waits this long until
-            # Python lets it run. Python's own value is ten times as much.
-            sys.setswitchinterval(BOOKIE_THREAD_SWITCH_S)
-            # All objects that exist now stay until the process ends, so the garbage collector need not visit
-            # them again.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*BOOKIE_COLLECTOR)
+            _tune_interpreter()
             if is_announced:
                 logger.warning("bookie=%s: it serves again", node.bookie_id)
             elif as_json:
@@ -378,6 +371,19 @@ def run(
 
     with _failures():
         trio.run(_until_signalled, serve, reload)
+
+
+def _tune_interpreter() -> None:
+    """Call this each time that the bookie begins to serve."""
+    # If clients keep the event loop busy, a thread that has written the journal waits this long until Python
+    # lets it run. Python's own value is ten times as much.
+    sys.setswitchinterval(BOOKIE_THREAD_SWITCH_S)
+    # All objects that exist now stay as long as the bookie serves, so the garbage collector need not visit
+    # them again. It must visit those of the time before: if the index was made again, they are not needed.
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*BOOKIE_COLLECTOR)
 
 
 async def _until_signalled(

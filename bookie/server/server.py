@@ -74,7 +74,6 @@ class BookieServer:
             prover=prover or Prover(),
             fair=FairShares(connections_max or limits.BOOKIE_CONNECTIONS_MAX),
         )
-        self._shared.prover.on_admission(self._drop_unproven)
         self.listing_key = listing_key
         self._connections: dict[Connection, None] = {}
         self._listener: Listener | None = None
@@ -112,6 +111,7 @@ class BookieServer:
         self._listener = listener
         shared = self._shared
         shared.engine.on_durable(shared.on_durable)
+        shared.prover.on_admission(self._drop_unproven)
         try:
             async with (
                 background(shared.fair.run, name="rounds"),
@@ -128,6 +128,7 @@ class BookieServer:
                         raise
                     self._admit(stream, nursery)
         finally:
+            shared.prover.remove_on_admission(self._drop_unproven)
             shared.engine.remove_on_durable(shared.on_durable)
             listener.close()
 

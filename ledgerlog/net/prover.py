@@ -82,8 +82,13 @@ class Prover:
                 watcher()
 
     def on_admission(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` at each change of ``admission``."""
+        """Call ``watcher`` at each change of ``admission``, until ``remove_on_admission``."""
         self._watchers.append(watcher)
+
+    def remove_on_admission(self, watcher: Callable[[], None]) -> None:
+        """Stop calling ``watcher``. A prover lives as long as its process, so whoever ends before that must
+        call this."""
+        self._watchers.remove(watcher)
 
     def reload(self) -> bool:
         """Read the secret file again now. Return False if this process has none."""

@@ -3,7 +3,10 @@ without other bookies."""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+import weakref
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from trio.testing import MockClock
 import ledgerlog
 from bookie.core import rows
 from bookie.core.rows import Row
+from bookie.server import main
 from bookie.server.healing import serve_and_heal
 from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.memory import MemoryDisk
@@ -96,6 +100,27 @@ async def test_scrubbing_finds_damage_of_the_index_and_the_index_is_made_again(
         assert await bookie.node.engine.scrubber.scrub() == 0
         assert bookie.node.engine.index.damage is None
         await check_copies(bookie, ledger_id)
+
+
+def test_a_bookie_that_serves_again_frees_what_its_former_life_left() -> None:
+    """The garbage collector does not visit the objects of a bookie that serves. Most of them are in
+    cycles."""
+
+    class Engine:
+        def __init__(self) -> None:
+            self.itself = self
+
+    thresholds, interval_s = gc.get_threshold(), sys.getswitchinterval()
+    try:
+        engine = Engine()
+        former = weakref.ref(engine)
+        main._tune_interpreter()
+        del engine
+        main._tune_interpreter()
+        assert former() is None
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval_s)
 
 
 async def test_an_index_that_was_made_again_marks_nothing_as_lost(autojump_clock: MockClock) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -25,6 +27,7 @@ from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.principal import Principal
 from ledgerlog.net.local import LocalNetwork
+from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.testing.faulty_disk import DiskCall, Fails, FaultyDisk, Gate, GoOn
 from ledgerlog.wire.entries import Entries, encode_add
@@ -950,6 +953,18 @@ async def test_a_bookie_that_is_cancelled_stops_at_once_and_is_not_registered_an
     with pytest.raises((EOFError, ConnectionLost)):
         await client.receive()
     assert await machine.tree.open_store().children("bookies/writable") == []
+
+
+async def test_nothing_of_a_bookie_that_has_ended_stays_in_its_process(machine: Machine) -> None:
+    """A process serves again with the same prover if it makes the index again. Each engine has large
+    buffers."""
+    machine.prover = Prover()
+    async with machine.bookie() as bookie:
+        await filled(bookie, 3)
+        ended = weakref.ref(bookie.node.server), weakref.ref(bookie.node.engine)
+    del bookie
+    gc.collect()
+    assert [found() for found in ended] == [None, None]
 
 
 async def test_the_error_of_a_body_is_raised_as_it_is(machine: Machine) -> None:
