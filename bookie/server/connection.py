@@ -60,6 +60,7 @@ down. If a client leaves replies with data unread, only that client's other requ
 **Ends.** A connection ends in one of these ways:
 
 - The client closes or dies. Its adds under way still become durable, but no client gets an acknowledgement.
+  Until they are durable, they count for its party.
 - The client misbehaves; one line in the log reports it (``complaints``).
 - The network breaks.
 - The bookie stops: ``drain`` stops reading, answers the requests that were begun, and closes.
@@ -196,8 +197,9 @@ class Connection:
             self._requests.close()
             self._outbox.close()
             self._release_large()
-            self._party.on_synced(sum(size for _, _, size in self._pending))
-            self._shared.fair.leave(self._party, is_greeted=self.is_greeted)
+            if self.is_greeted:
+                self._shared.fair.end(self._party)
+            self._shared.await_sync_of_ended(self._party, self._pending)
 
     def drop(self, why: str) -> None:
         """Close the connection at once."""

@@ -20,7 +20,8 @@ no turn, a client could use it to delay the others without limit.
 **The journal.** All adds go into one queue, and leave it in the order in which they came. So while several
 parties use the bookie, a party adds no more while ``limits.PARTY_UNSYNCED_BYTES`` of its bytes wait for their
 sync. So the add of another party waits for at most these bytes of a fast client, and not for everything that
-the client can send.
+the client can send. The bytes of a connection that ends count until their sync, and until then the connection
+counts for its party. So a client gains nothing if it ends its connections.
 
 **Places.** A party may use only a part of the bookie's places. The same holds for a principal at all its
 addresses together. So some places are always left for the other clients. The limits (in ``limits``):
@@ -75,9 +76,10 @@ class Places:
     requests: int = 0
     """Requests under way, other than adds."""
     connections: int = 0
-    """Open connections. A connection that is not greeted yet counts only for its own party."""
+    """Open connections, and ended ones whose adds are not synced yet. A connection that is not greeted yet
+    counts only for its own party."""
     greeted: int = 0
-    """How many of these connections are greeted."""
+    """How many open connections are greeted."""
 
     @classmethod
     def of(cls, *, requests: int, reply_bytes: int, large_frames: int, looks: int) -> Places:
@@ -134,7 +136,7 @@ class Party:
     working: Mapping[Line, trio.CapacityLimiter] = attrs.Factory(_of_lines)
     """The places for requests that are worked on."""
     unsynced_bytes: int = 0
-    """The bytes of the party's adds that are in the journal and not acknowledged yet."""
+    """The bytes of the party's adds that are in the journal and not synced yet."""
     synced: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     """Where connections wait until fewer bytes are unsynced."""
     scrubbing: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
@@ -152,8 +154,7 @@ class Party:
         self.name = f"{self.group or ''}@{self.address}"
 
     def on_synced(self, count: int) -> None:
-        """Note that ``count`` bytes of the party's adds are no longer unsynced: they were acknowledged, or
-        the connection that sent them has ended."""
+        """Note that ``count`` bytes of the party's adds are synced."""
         self.unsynced_bytes -= count
         if self.synced:
             self.synced.unpark_all()
@@ -276,10 +277,14 @@ class FairShares:
             places.greeted += 1
         return party
 
-    def leave(self, party: Party, *, is_greeted: bool = False) -> None:
-        """Stop counting a connection of the party that has ended."""
-        for places in party.shared_places() if is_greeted else ():
+    def end(self, party: Party) -> None:
+        """Give back the place of a greeted connection that has ended. Call ``leave`` when its adds are
+        synced."""
+        for places in party.shared_places():
             places.greeted -= 1
+
+    def leave(self, party: Party) -> None:
+        """Stop counting a connection of the party. With its last one, the party is forgotten."""
         party.own.connections -= 1
         if not party.own.connections:
             del self._parties[party.principal, party.address]

@@ -7,6 +7,7 @@ connections with adds under way, and not all other open connections.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Protocol
 
@@ -14,7 +15,7 @@ import attrs
 
 from bookie.core.fullness import DiskSpace
 from bookie.server.access import Access, AccessControl
-from bookie.server.fair import FairShares
+from bookie.server.fair import FairShares, Party
 from bookie.server.polls import Polls
 from bookie.server.strangers import Strangers
 from bookie.storage.engine.engine import Engine
@@ -28,17 +29,39 @@ REFUSED = "refused_"
 """A figure with this prefix counts the refusals for one reason."""
 
 
-class Served(Protocol):
+class AwaitsSync(Protocol):
+    """Something that has adds under way."""
+
+    def on_durable(self, position: int) -> bool:
+        """Tell it that the journal is durable up to ``position``. Return whether more of its adds are under
+        way."""
+        ...
+
+
+class Served(AwaitsSync, Protocol):
     """A connection, as the shared state sees it."""
 
     def drop(self, why: str) -> None:
         """Close the connection at once, for the reason ``why``."""
         ...
 
+
+@attrs.define(eq=False)
+class _Ended:
+    """The adds under way of a connection that has ended. They count for its party until they are synced."""
+
+    fair: FairShares
+    party: Party
+    pending: deque[list[int]]
+
     def on_durable(self, position: int) -> bool:
-        """Tell the connection that the journal is durable up to ``position``. Return whether more of its adds
-        are under way."""
-        ...
+        synced = 0
+        while self.pending and self.pending[0][0] <= position:
+            synced += self.pending.popleft()[2]
+        self.party.on_synced(synced)
+        if not self.pending:
+            self.fair.leave(self.party)
+        return bool(self.pending)
 
 
 @attrs.define(eq=False)
@@ -80,7 +103,7 @@ class Shared:
     """How many adds and requests were refused, by reason."""
     spaces: Callable[[], Collection[DiskSpace]] = tuple
     """Returns the known space of each file system that the bookie writes to."""
-    _awaiting: dict[Served, None] = attrs.Factory(dict)
+    _awaiting: dict[AwaitsSync, None] = attrs.Factory(dict)
 
     def figures(self) -> dict[str, int]:
         """Return the figures of the bookie, for INFO replies and for its metrics."""
@@ -124,6 +147,17 @@ class Shared:
     def await_sync(self, connection: Served) -> None:
         """Note that ``connection`` has adds that are not durable yet."""
         self._awaiting[connection] = None
+
+    def await_sync_of_ended(self, party: Party, pending: deque[list[int]]) -> None:
+        """Count the adds of a connection that has ended for its party until they are synced.
+
+        Args:
+            party: The party of the connection.
+            pending: The adds under way, each as [position, number, bytes], by position.
+        """
+        ended = _Ended(self.fair, party, pending)
+        if ended.on_durable(self.engine.durable_position):
+            self._awaiting[ended] = None
 
     def forget(self, connection: Served) -> None:
         self.strangers.leave(connection)

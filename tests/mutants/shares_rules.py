@@ -156,10 +156,20 @@ MUTANTS = (
     mutant(
         "an_ended_connection_leaves_unsynced_bytes_to_its_party",
         "SECURITY, fair shares",
-        "Connection.run",
-        "self._party.on_synced(sum(size for _, _, size in self._pending))",
+        "shared._Ended.on_durable",
+        "self.party.on_synced(synced)",
         "pass",
-        "tests/shells/test_neighbours.py::test_a_connection_that_ends_leaves_its_unsynced_bytes_to_nobody",
+        "tests/shells/test_neighbours.py"
+        "::test_the_unsynced_bytes_of_connections_that_end_count_until_their_sync",
+    ),
+    mutant(
+        "the_unsynced_bytes_of_an_ended_connection_count_for_nobody",
+        "SECURITY, fair shares",
+        "Shared.await_sync_of_ended",
+        "self.engine.durable_position",
+        "2**63",
+        "tests/shells/test_neighbours.py"
+        "::test_the_unsynced_bytes_of_connections_that_end_count_until_their_sync",
     ),
     mutant(
         "an_ended_connection_waits_for_the_garbage_collector",

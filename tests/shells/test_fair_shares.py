@@ -196,10 +196,12 @@ def test_one_address_of_an_open_cluster_has_three_quarters_of_the_connections() 
         greeted.append(fair.greet(strangers.pop(), None))
     assert not fair.has_connection("host", None)
     assert fair.has_connection("other", None)
-    fair.leave(greeted.pop(), is_greeted=True)
+    fair.end(left := greeted.pop())
+    fair.leave(left)
     assert fair.has_connection("host", None)
     for party in greeted:
-        fair.leave(party, is_greeted=True)
+        fair.end(party)
+        fair.leave(party)
     for party in strangers:
         fair.leave(party)
     assert fair.everybody.greeted == 0

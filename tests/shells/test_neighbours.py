@@ -268,24 +268,41 @@ async def test_a_party_alone_fills_the_journal(clock: MockClock) -> None:
         await client.acknowledged(64)
 
 
-async def test_a_connection_that_ends_leaves_its_unsynced_bytes_to_nobody(clock: MockClock) -> None:
+@pytest.mark.parametrize("keeps_one", [True, False])
+async def test_the_unsynced_bytes_of_connections_that_end_count_until_their_sync(
+    clock: MockClock, keeps_one: bool
+) -> None:
+    """Otherwise a party that connects, adds and ends its connection, again and again, fills the journal."""
     disk = FaultyDisk()
     async with scene(disk) as it:
-        first, second = await it.greedy(), await it.greedy()
+        fair, engine = (getattr(it.bookie.node.server._shared, name) for name in ("fair", "engine"))
+        kept = [await it.greedy()] if keeps_one else []
         disk.faults.append(gate := Gate("write_sync"))
         await it.neighbour.add(MINE, it.added, [b"n"], lac=it.added - 1)
-        for n in range(20):
-            first.stream.send_nowait([bytes(part) for part in add(20, n, [bytes(64 * KIB)])])
-        await wait_all_tasks_blocked()
-        for served in list(it.bookie.node.server._connections):
-            if served.principal == GREEDY and served._pending:
-                served.drop("the test says so")
-        await wait_all_tasks_blocked()
-        await it.neighbour.add(MINE, it.added + 1, [b"n"], lac=it.added - 1)
-        second.stream.send_nowait([bytes(part) for part in add(21, 0, [bytes(64 * KIB)])])
+        for number in range(20, 30):
+            client = await it.greedy()
+            for n in range(4):
+                client.stream.send_nowait([bytes(part) for part in add(number, n, [bytes(64 * KIB)])])
+            await wait_all_tasks_blocked()
+            client.stream.close()
+            await wait_all_tasks_blocked()
+        waiting = engine.statistics()["pending_bytes"]
+        assert PARTY_UNSYNCED_BYTES <= waiting < PARTY_UNSYNCED_BYTES + 64 * KIB + 8 * KIB
+        (party,) = (found for (principal, _), found in fair._parties.items() if principal == GREEDY)
+        assert party.own.connections - party.own.greeted == 2, "the first two have ended, the others wait"
+        last = await it.greedy()
+        last.stream.send_nowait([bytes(part) for part in add(21, 9, [bytes(64 * KIB)])])
         await wait_all_tasks_blocked()
         gate.open()
-        await second.acknowledged(1)
+        await last.acknowledged(1)
+        await wait_all_tasks_blocked()
+        assert not party.unsynced_bytes
+        assert party.own.connections == party.own.greeted == len(kept) + 1
+        for client in [*kept, last]:
+            client.stream.close()
+        await wait_all_tasks_blocked()
+        assert all(principal != GREEDY for principal, _ in fair._parties)
+        assert GREEDY not in fair._principals
 
 
 async def test_a_neighbour_waits_for_a_few_turns_of_a_flood_on_many_connections(
