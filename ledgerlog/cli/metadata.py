@@ -159,12 +159,17 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     print_line(f"restored {restored.nodes} nodes from the backup of {moment(said.backup_ms).isoformat()}")
     if restored.was_empty:
         print_line("the store was empty, so it cannot say what was lost")
+        print_line(
+            "the grants, and how the cluster is closed, are as in the backup: check 'ledgerlog access list' "
+            "and 'ledgerlog access mode'"
+        )
     else:
         more = " ..." if restored.lost_ledgers > len(restored.lost_ledger_ids) else ""
         ids = " ".join(map(str, restored.lost_ledger_ids))
         print_line(f"lost ledgers: {restored.lost_ledgers}" + (f" ({ids}{more})" if ids else ""))
         print_line(f"lost logs: {', '.join(restored.lost_logs) or 'none'}")
         print_line(f"logs taken back to an earlier state: {restored.changed_logs}")
+        print_line("the grants, and how the cluster is closed, stay as they were")
     print_line(f"new ledgers get ids from {said.floor} on")
     if not accept_loss:
         print_line(

@@ -4,7 +4,8 @@
 
     1  check: the backup is sound, and this version can read its records; the store is this cluster's or
        empty, and no process is registered
-    2  set the cluster's id to "restoring:" and the id: every session refuses the store from here on
+    2  set the cluster's id to "restoring:" and the id, and ":empty" behind it if the store was empty: every
+       session refuses the store from here on
     3  move the counters past every id that may be in use (``model.restoration.first_new_id``)
     4  write the record of the restore: bookies collect no ledger from before it (``model.restoration``)
     5  write the nodes of the backup, and delete all others
@@ -19,6 +20,10 @@ this. Epochs of logs and terms of elections move in the same way, and ledgers th
 
 **Cookies.** The store may know bookies that were added after the backup. So the cookies in the store stay as
 they are, and only missing ones come from the backup.
+
+**Access.** How the cluster is closed, and the grants, stay exactly as they are in a store that was not empty.
+Otherwise a restore would open a cluster that was closed after the backup, and give revoked rights back. An
+empty store gets them from the backup.
 """
 
 from __future__ import annotations
@@ -38,9 +43,11 @@ from ledgerlog.meta.belonging import RESTORING
 from ledgerlog.meta.settle import remove
 from ledgerlog.meta.store import Create, MetadataStore, NodeHasChildren, Operation, Set
 from ledgerlog.model.layout import (
+    ADMISSION,
     CLUSTER,
     COOKIES,
     ELECTIONS,
+    GRANTS,
     LASTING_ROOTS,
     LEDGER_COUNTER,
     LEDGERS,
@@ -58,6 +65,10 @@ from ledgerlog.model.restoration import Restoration, first_new_id, restored_valu
 
 __all__ = ["Restored", "accept_loss", "restore"]
 
+_EMPTY = b":empty"
+"""While a store that was empty is being restored, the cluster's id ends with this. So if the restore is done
+again, the store still counts as empty."""
+
 _BATCH_NODES = 100
 _BATCH_BYTES = 256 * 1024
 _NAMED_MAX = 20
@@ -70,7 +81,8 @@ class Restored:
     restoration: Restoration
     """The record of the restore in the store."""
     was_empty: bool
-    """Whether the store was empty before. If so, the losses are unknown."""
+    """Whether the store was empty before. If so, the losses are unknown, and the access comes from the
+    backup."""
     nodes: int = 0
     """How many nodes the store has now."""
     lost_ledgers: int = 0
@@ -117,7 +129,7 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
                 known = max(known, ledger_id_of(*path.split("/")[1:]))
     seen = array("Q", sorted(seen))
 
-    await _put(store, CLUSTER, RESTORING + backup.cluster.encode())
+    await _put(store, CLUSTER, RESTORING + backup.cluster.encode() + (_EMPTY if was_empty else b""))
     floor = first_new_id(known, now_ms)
     for counter in COUNTERS:
         await store.skip_ids(counter, floor - 1)
@@ -149,7 +161,8 @@ async def accept_loss(store: MetadataStore) -> bool:
 
 
 async def _check(store: MetadataStore, backup: Backup) -> bool:
-    """Return whether the store is empty. Raise an error if it must not be restored."""
+    """Return whether the store is empty, or was empty before a restore of it was interrupted. Raise an error
+    if it must not be restored."""
     node = await store.get(CLUSTER)
     if node is None:
         async with aclosing(walk(store, *LASTING_ROOTS)) as there:
@@ -179,7 +192,11 @@ async def _check(store: MetadataStore, backup: Backup) -> bool:
             f"the cluster is live: {', '.join(alive[:3])}{more}. Stop its bookies, repair and clients first, "
             "and wait until their sessions have ended. Nothing was changed"
         )
-    return False
+    return node.value.endswith(_EMPTY)
+
+
+def _is_access(path: str) -> bool:
+    return path == ADMISSION or path.startswith(GRANTS + "/")
 
 
 async def _put(store: MetadataStore, path: str, value: bytes) -> None:
@@ -202,7 +219,7 @@ async def _write_nodes(store: MetadataStore, backup: Backup, restored: Restored,
         size = 0
 
     for path, value in backup.read():
-        if path == CLUSTER or not is_lasting(path):
+        if path == CLUSTER or not is_lasting(path) or (_is_access(path) and not restored.was_empty):
             continue
         if path in batch or len(batch) >= _BATCH_NODES or size + len(value) > _BATCH_BYTES:
             await flush()
@@ -224,7 +241,10 @@ async def _delete_others(store: MetadataStore, seen: array[int], restored: Resto
     others = [
         path
         async for path, _ in walk(store, *LASTING_ROOTS)
-        if path != CLUSTER and not path.startswith(COOKIES + "/") and not _is_in(seen, _hash(path))
+        if path != CLUSTER
+        and not path.startswith(COOKIES + "/")
+        and not _is_access(path)
+        and not _is_in(seen, _hash(path))
     ]
     for path in reversed(others):
         if path.startswith(LOG_NAMES + "/"):

@@ -16,17 +16,22 @@ from trio.testing import MockClock
 from ledgerlog.errors import (
     IncompatibleVersion,
     InvalidArgument,
+    MetadataUnavailable,
     RecoveryFailed,
     StorageCorrupt,
     StorageError,
     WrongCluster,
 )
 from ledgerlog.ledger.bookies import STORED_PLACEMENT
+from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.backup_file import Backup, open_backup
 from ledgerlog.meta.belonging import RESTORING, find_cluster, join_cluster
+from ledgerlog.meta.grants import change_grants, read_grants
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.meta.restore import accept_loss, restore
-from ledgerlog.meta.store import MetadataStore, Versioned
+from ledgerlog.meta.store import MetadataStore, Set, Versioned
+from ledgerlog.model.access import Grant, Role
+from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.codec import encode_record
 from ledgerlog.model.election import ElectionState
 from ledgerlog.model.layout import (
@@ -34,12 +39,14 @@ from ledgerlog.model.layout import (
     LEDGER_COUNTER,
     RESTORED,
     election_path,
+    grants_path,
     ledger_path,
     log_record_path,
     writable_path,
 )
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.placement import PlacementPolicy
+from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, unreachable_after
@@ -260,6 +267,52 @@ async def test_a_backup_brings_back_what_was_there_and_takes_away_the_rest(tmp_p
         mark = f"{OURS}:{done.restoration.floor:x}".encode()
         assert content == {CLUSTER: mark, "cookies/b1": b"2", ledger_path(7): b"seven"}
         assert (done.lost_ledgers, done.lost_ledger_ids, done.lost_logs) == (1, [8], ["later"])
+
+
+ALICE, STOLEN, NEW = map(Principal.parse, ("admin/alice", "client/stolen", "client/new"))
+
+
+async def access_of(tree: MemoryTree) -> dict[str, object]:
+    async with tree.open_store() as store:
+        await join_cluster(store)
+        found = {str(who): await read_grants(store, who) for who in (ALICE, STOLEN, NEW)}
+        return {**found, "mode": await STORED_ADMISSION.read(store)}
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_a_restore_opens_no_cluster_and_gives_no_revoked_right_back(
+    tmp_path: Path, is_empty: bool, is_interrupted: bool
+) -> None:
+    """Into an empty store, the rights come from the backup."""
+    tree = new_tree()
+    async with tree.open_store() as store:
+        await store.create(ledger_path(7), b"seven")
+        await change_grants(store, STOLEN, lambda now: now.granted(Grant(Role.WRITER)))
+        at_backup = await access_of(tree)
+        backup = await backed_up(tree, tmp_path / "backup")
+        await STORED_ADMISSION.change(store, lambda _: Admission(ProvenBy.SECRET))
+        await store.delete(grants_path(str(STOLEN)))
+        await change_grants(store, ALICE, lambda now: now.revoked(None))
+        await change_grants(store, NEW, lambda now: now.granted(Grant(Role.READER)))
+    before = await access_of(tree)
+    if is_empty:
+        tree.exchange(Content())
+    if is_interrupted:
+
+        async def fail_at_the_end(call: Call, go_on: GoOn) -> Any:
+            if any(
+                isinstance(each, Set) and not each.value.startswith(RESTORING) for each in call.operations
+            ):
+                raise MetadataUnavailable("the power is out")
+            return await go_on()
+
+        with pytest.raises(MetadataUnavailable):
+            await restore(FaultyStore(tree, fail_at_the_end), backup, now_ms=NOW_MS)
+    async with tree.open_store() as store:
+        done = await restore(store, backup, now_ms=NOW_MS)
+    assert done.was_empty is is_empty
+    assert await access_of(tree) == (at_backup if is_empty else before)
 
 
 @pytest.mark.parametrize("calls", range(3, 30))
