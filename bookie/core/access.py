@@ -9,6 +9,8 @@
     READ, READ_LAC, LIST, SCRUB               READ       no: a ledger that is not here has no entries here
     INFO, LEDGERS                             OPERATE    -
 
+Only ADD and READ have a recovery flag. On any other request it means nothing.
+
 **A ledger must exist** in the metadata store before a bookie stores anything about it. So no client can claim
 an id that was not given out yet, or fill the disk with ledgers that garbage collection would never find. The
 bookie checks this once for each ledger: if it already knows the ledger, the ledger existed when its first
@@ -39,6 +41,7 @@ _RIGHTS = {
     Kind.INFO.value: Right.OPERATE,
     Kind.LEDGERS.value: Right.OPERATE,
 }
+_RIGHTS_WITH_RECOVERY_FLAG = _RIGHTS | dict.fromkeys((Kind.ADD.value, Kind.READ.value), Right.RECOVER)
 
 
 class LedgerFacts(NamedTuple):
@@ -51,7 +54,7 @@ class LedgerFacts(NamedTuple):
 
 def right_for(kind: int, flags: int) -> Right:
     """Return the right that a request needs. ``kind`` is a request that a bookie serves after HELLO."""
-    return Right.RECOVER if flags & RECOVERY else _RIGHTS[kind]
+    return (_RIGHTS_WITH_RECOVERY_FLAG if flags & RECOVERY else _RIGHTS)[kind]
 
 
 def must_exist(right: Right) -> bool:

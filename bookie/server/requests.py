@@ -56,6 +56,7 @@ from types import TracebackType
 import attrs
 import trio
 
+from bookie.core.access import right_for
 from bookie.core.request_queue import Line, RequestQueue
 from bookie.core.results import ReadResult
 from bookie.server.access import Access
@@ -65,6 +66,7 @@ from bookie.server.outbox import Outbox
 from bookie.server.shared import Shared
 from ledgerlog import limits
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
+from ledgerlog.model.access import Right
 from ledgerlog.model.codec import encode_record
 from ledgerlog.net.transport import Buffer, buffers_bytes
 from ledgerlog.wire.frame import (
@@ -138,7 +140,7 @@ class _Held:
 
 def _is_urgent(header: Header) -> bool:
     """Whether a request may use the reserve, because a new leader waits for it."""
-    return header.kind == Kind.FENCE or bool(header.flags & RECOVERY)
+    return right_for(header.kind, header.flags) is Right.RECOVER
 
 
 def _line_of(header: Header) -> Line:

@@ -15,7 +15,9 @@ import trio.testing
 from raw_client import KEY, RawClient
 from serving import Bookie, Machine, ledger
 
+from bookie.core.request_queue import Line
 from bookie.server.access import AccessControl
+from bookie.server.requests import _line_of
 from ledgerlog import limits
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.grants import change_grants
@@ -31,7 +33,7 @@ from ledgerlog.net.session import handshake
 from ledgerlog.net.tls import TlsNetwork
 from ledgerlog.testing.faulty_store import Call, GoOn, before
 from ledgerlog.testing.memory_cluster import CLUSTER
-from ledgerlog.wire.frame import RECOVERY, REPLY, Kind, Status
+from ledgerlog.wire.frame import RECOVERY, REPLY, Kind, Status, decode_frame_untrusted, encode_head
 from ledgerlog.wire.hello import Hello
 from tests import certificates
 from tests.steps import counted_steps
@@ -224,6 +226,23 @@ async def test_each_request_is_allowed_or_refused_as_the_page_says(
         assert bookie.node.server.counts["requests_denied"] == denied
         said = [line for line in caplog.messages if f"{principal}: " in line and "have the right" in line]
         assert len(said) == denied, "a line for each refusal"
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_recovery_flag_gives_nobody_a_right_on_other_requests(machine: Machine, role: str) -> None:
+    """A writer must not learn the keys of all ledgers by this flag, and a reader must not use the reserve."""
+    principal, granted = ROLES[role]
+    expected = matrix()
+    async with machine.bookie() as bookie:
+        if granted is not None and role != "revoked":
+            await grant(machine, principal, granted.role, granted.prefix)
+        client = await client_of(machine, bookie, principal)
+        for kind in (Kind.INFO, Kind.LEDGERS, Kind.READ_LAC, Kind.LIST, Kind.SCRUB):
+            fields = {"last": 9, "count": 1, "argument": 99} if kind is Kind.SCRUB else {}
+            status = await _asking(kind, flags=RECOVERY, **fields)(client, bookie, A)
+            assert (status is not DENIED) == expected[kind.name, role], kind
+            header = decode_frame_untrusted(memoryview(encode_head(kind, flags=RECOVERY))).header
+            assert _line_of(header) is Line.USUAL, kind
 
 
 @pytest.mark.parametrize("kind", ["bookie", "admin"])

@@ -171,6 +171,11 @@ def test_a_recovery_flag_asks_for_another_right() -> None:
     assert right_for(Kind.FENCE, 0) is Right.RECOVER
 
 
+def test_a_recovery_flag_means_nothing_on_a_request_that_has_none() -> None:
+    for kind in {*Kind} - {Kind.HELLO, Kind.PROOF, Kind.REFUSED, Kind.ADD, Kind.READ}:
+        assert right_for(kind, RECOVERY) is right_for(kind, 0)
+
+
 def test_every_kind_of_request_needs_a_right() -> None:
     requests = {*Kind} - {Kind.HELLO, Kind.PROOF, Kind.REFUSED}
     assert {kind for kind in requests if right_for(kind, 0)} == requests
