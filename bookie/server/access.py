@@ -23,7 +23,8 @@ the bookie as unreachable for now. For the next ``_AWAY_S`` the bookie refuses s
 a waiting add holds up all later frames of its connection.
 
 An outage of the store does not stop a writer with rights to everything, if the bookie knows the writer's
-ledgers: such a decision needs nothing from the store. In an open cluster, every client has these rights.
+ledgers: such a decision needs nothing from the store. In an open cluster, every client has these rights, even
+if it proved by a secret who it is.
 
 **A client with many requests** delays only itself. A connection has at most one decision under way, and each
 party and each principal has a bounded number of questions to the store (``fair``). So if a client sends a
@@ -102,19 +103,37 @@ class AccessControl:
         self._facts: OrderedDict[int, LedgerFacts] = OrderedDict()
         self._accesses: dict[Access, None] = {}
         self._turn = trio.CancelScope()
+        self._is_open = False
         self._refreshes = True
         """Whether ``run`` reads grants at intervals. It does so while a principal is connected."""
         self._is_away = False
         self._away_until = -math.inf
 
-    def open(self, principal: Principal | None, looks: Looks, on_change: Callable[[], object]) -> Access:
+    def set_open(self, is_open: bool) -> None:
+        """Set whether the cluster is open. If so, a client may do everything, even if it proved by a secret
+        who it is. A principal that a certificate proved has only its rights: a bookie with a certificate
+        takes no connection without one."""
+        was_open, self._is_open = self._is_open, is_open
+        if was_open and not is_open:
+            for access in self._accesses:
+                if access.is_by_secret:
+                    access.forget()
+
+    def open(
+        self,
+        principal: Principal | None,
+        looks: Looks,
+        on_change: Callable[[], object],
+        *,
+        is_by_secret: bool = False,
+    ) -> Access:
         """Return the access of a new connection. Close the access when the connection ends.
 
         Args:
-            principal: The principal of the client. None: the cluster is open, and every client may do
-                everything.
+            principal: The principal of the client. None: the client proved nothing, and may do everything.
             looks: Returns the limiters that bound this client's questions to the store.
             on_change: Called when the rights of the principal have changed.
+            is_by_secret: Whether a secret proved the principal, and not a certificate.
         """
         known = None
         if principal is not None:
@@ -126,7 +145,7 @@ class AccessControl:
             known.open += 1
             if not self._refreshes:
                 self._turn.cancel()
-        access = Access(self, known, looks, on_change)
+        access = Access(self, known, looks, on_change, is_by_secret=is_by_secret)
         self._accesses[access] = None
         return access
 
@@ -180,11 +199,12 @@ class AccessControl:
 
     async def decide(self, access: Access, header: Header) -> Status | None:
         """Return the status that refuses a request; None if it is allowed."""
-        known = access.known
+        known = self._bound(access)
         try:
             if known is not None and (known.rights is None or known.is_stale):
                 await self._look_at_grants(known, access.looks)
             status = await self._judge(access, header)
+            known = self._bound(access)  # The cluster may have been closed or opened meanwhile.
             if status is not Status.PERMISSION_DENIED or known is None:
                 return status
             if trio.current_time() < known.looked_at + _CONFIRM_EVERY_S:
@@ -196,7 +216,7 @@ class AccessControl:
 
     async def _judge(self, access: Access, header: Header) -> Status | None:
         right = right_for(header.kind, header.flags)
-        rights = _rights(access.known)
+        rights = self._rights(access)
         if right is Right.OPERATE:
             return None if right in rights.everywhere else Status.PERMISSION_DENIED
         if not rights.allows_some(right):
@@ -204,7 +224,15 @@ class AccessControl:
         if not needs_facts(rights, right, is_known=self._knows_ledger(header.ledger_id)):
             return None
         facts = await self._look_at_ledger(header.ledger_id, access.looks)
-        return judge(_rights(access.known), header, facts)
+        return judge(self._rights(access), header, facts)
+
+    def _bound(self, access: Access) -> _Known | None:
+        """Return the principal whose rights the client has; None if it may do everything."""
+        return None if self._is_open and access.is_by_secret else access.known
+
+    def _rights(self, access: Access) -> Rights:
+        known = self._bound(access)
+        return ALL_RIGHTS if known is None else known.rights or NO_RIGHTS
 
     def _knows_ledger(self, ledger_id: int) -> bool:
         try:
@@ -310,14 +338,10 @@ class AccessControl:
         return LedgerFacts(metadata.key, log_of_labels(metadata.custom))
 
 
-def _rights(known: _Known | None) -> Rights:
-    return ALL_RIGHTS if known is None else known.rights or NO_RIGHTS
-
-
 class Access:
     """Decides which requests one connection may send. ``AccessControl.open`` makes it."""
 
-    __slots__ = ("_allowed", "_control", "_on_change", "_turn", "known", "looks", "writable")
+    __slots__ = ("_allowed", "_control", "_on_change", "_turn", "is_by_secret", "known", "looks", "writable")
 
     def __init__(
         self,
@@ -325,8 +349,11 @@ class Access:
         known: _Known | None,
         looks: Looks,
         on_change: Callable[[], object],
+        *,
+        is_by_secret: bool,
     ) -> None:
         self.known = known
+        self.is_by_secret = is_by_secret
         self.looks = looks
         """Returns the limiters that bound this client's questions to the store."""
         self.writable: set[int] = set()

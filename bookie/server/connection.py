@@ -520,7 +520,12 @@ class Connection:
         self.is_greeted = True
         self.principal = principal
         self._party = self._requests.party = shared.fair.greet(self._party, principal)
-        self._access = shared.access.open(principal, self._party.look_limiters, self._requests.end_polls)
+        self._access = shared.access.open(
+            principal,
+            self._party.look_limiters,
+            self._requests.end_polls,
+            is_by_secret=proof is not None,
+        )
         self._requests.access = self._access
         shared.strangers.leave(self)
         self._expect(_NEVER)

@@ -32,6 +32,7 @@ from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
 from ledgerlog.concurrency.complaints import Complaints
 from ledgerlog.concurrency.nurseries import background
+from ledgerlog.model.admission import ProvenBy
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import ConnectionLost, Listener, Stream
 from ledgerlog.wire.frame import Status
@@ -111,7 +112,8 @@ class BookieServer:
         self._listener = listener
         shared = self._shared
         shared.engine.on_durable(shared.on_durable)
-        shared.prover.on_admission(self._drop_unproven)
+        shared.prover.on_admission(self._on_admission)
+        self._on_admission()
         try:
             async with (
                 background(shared.fair.run, name="rounds"),
@@ -128,7 +130,7 @@ class BookieServer:
                         raise
                     self._admit(stream, nursery)
         finally:
-            shared.prover.remove_on_admission(self._drop_unproven)
+            shared.prover.remove_on_admission(self._on_admission)
             shared.engine.remove_on_durable(shared.on_durable)
             listener.close()
 
@@ -166,10 +168,12 @@ class BookieServer:
             surplus.drop("it had not sent HELLO, and too many other connections came from its address")
         nursery.start_soon(self._run, connection)
 
-    def _drop_unproven(self) -> None:
-        """If the cluster is closed now, close the connections of greeted clients that did not prove an
-        identity."""
-        if not self._shared.prover.admission.is_required:
+    def _on_admission(self) -> None:
+        """Follow how the cluster is closed. If it is closed now, close the connections of greeted clients
+        that did not prove an identity."""
+        prover = self._shared.prover
+        self._shared.access.set_open(prover.admission.by is ProvenBy.NOTHING)
+        if not prover.admission.is_required:
             return
         for connection in list(self._connections):
             if connection.is_greeted and connection.principal is None:

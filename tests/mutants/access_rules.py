@@ -55,6 +55,41 @@ DECISIONS = (
         f"{_TEST_BOOKIE}::test_a_recovery_flag_gives_nobody_a_right_on_other_requests[reader]",
     ),
     mutant(
+        "grants_bind_programs_with_a_secret_in_an_open_cluster",
+        "SECURITY",
+        "AccessControl._bound",
+        "self._is_open and access.is_by_secret",
+        "False",
+        f"{_TEST_BOOKIE}::test_grants_bind_a_program_with_a_secret_only_while_the_cluster_is_not_open",
+    ),
+    mutant(
+        "grants_bind_nobody_whom_a_certificate_proved_in_an_open_cluster",
+        "SECURITY",
+        "AccessControl._bound",
+        "self._is_open and access.is_by_secret",
+        "self._is_open",
+        f"{_TEST_BOOKIE}::test_what_a_certificate_proved_has_only_its_rights_in_any_mode",
+    ),
+    mutant(
+        "what_an_open_cluster_allowed_stays_allowed",
+        "SECURITY",
+        "AccessControl.set_open",
+        "access.forget()",
+        "pass",
+        f"{_TEST_BOOKIE}::test_grants_bind_a_program_with_a_secret_only_while_the_cluster_is_not_open",
+    ),
+    mutant(
+        "a_request_under_way_is_refused_when_the_cluster_is_closed",
+        "SECURITY",
+        "AccessControl.decide",
+        """
+        status = await self._judge(access, header)
+        known = self._bound(access)
+        """,
+        "status = await self._judge(access, header)",
+        f"{_TEST_BOOKIE}::test_in_a_cluster_that_is_being_closed_a_request_under_way_is_judged_by_the_grants",
+    ),
+    mutant(
         "an_id_that_was_not_given_out_can_be_claimed",
         "rule 10",
         "needs_facts",

@@ -235,7 +235,7 @@ MUTANTS = (
     mutant(
         "who_proved_nothing_stays_when_the_cluster_closes",
         "identity",
-        "BookieServer._drop_unproven",
+        "BookieServer._on_admission",
         "connection.is_greeted and connection.principal is None",
         "False",
         f"{_SHELL}::test_a_client_without_the_secret_is_cut_off_when_the_cluster_closes",

@@ -23,7 +23,7 @@ from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.model.access import Grant, Role
-from ledgerlog.model.admission import Admission, ProvenBy
+from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.layout import grants_path, ledger_path
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.secret import Secrets
@@ -270,6 +270,71 @@ async def test_in_an_open_cluster_everybody_may_do_everything(machine: Machine) 
         client = await bookie.client()
         for number, ask in enumerate(REQUESTS.values()):
             assert await ask(client, bookie, A + number) is not DENIED
+
+
+async def test_grants_bind_a_program_with_a_secret_only_while_the_cluster_is_not_open(
+    machine: Machine,
+) -> None:
+    """'access mode open' helps every program at once, without a new connection, and closing binds them."""
+    secrets = Secrets(None, (b"s" * 32,))
+    machine.prover = prover(secrets)
+    async with machine.bookie() as bookie:
+        await grant(machine, "client/r", Role.READER, "a/")
+        stream = await machine.network.connect(bookie.node.address)
+        await handshake(stream, Hello("b1", None), prover(secrets.derived(Principal.parse("client/r"))))
+        client = RawClient(stream)
+        assert await _add(client, bookie, A) is DENIED
+        machine.prover.admit(OPEN)
+        for number, ask in enumerate(REQUESTS.values()):
+            assert await ask(client, bookie, A + number) is not DENIED
+        machine.prover.admit(Admission(ProvenBy.SECRET, is_required=False))
+        assert await _add(client, bookie, A) is DENIED
+        assert await REQUESTS["READ"](client, bookie, A) is Status.OK
+        assert await REQUESTS["LEDGERS"](client, bookie, A) is DENIED
+    machine.prover.admit(OPEN)
+    async with machine.bookie() as bookie:
+        stream = await machine.network.connect(bookie.node.address)
+        await handshake(stream, Hello("b1", None), prover(secrets.derived(Principal.parse("client/none"))))
+        assert await _add(RawClient(stream), bookie, A) is Status.OK
+
+
+async def test_in_a_cluster_that_is_being_closed_a_request_under_way_is_judged_by_the_grants(
+    machine: Machine,
+) -> None:
+    """Nobody is refused because the grants were not read while the cluster was open."""
+    secrets = Secrets(None, (b"s" * 32,))
+    machine.prover = prover(secrets)
+    machine.prover.admit(OPEN)
+    async with machine.bookie() as bookie, trio.open_nursery() as nursery:
+        await grant(machine, "client/w", Role.WRITER, "a/")
+        asked, going = trio.Event(), trio.Event()
+
+        async def wait(call: Call) -> None:
+            if call.path == ledger_path(A):
+                asked.set()
+                await going.wait()
+            elif call.path == grants_path("client/w") and not asked.is_set():
+                raise MetadataUnavailable("the bookie does not know the grants in advance")
+
+        bookie.store.faults.append(before(wait))
+        stream = await machine.network.connect(bookie.node.address)
+        await handshake(stream, Hello("b1", None), prover(secrets.derived(Principal.parse("client/w"))))
+        client = RawClient(stream)
+
+        async def close() -> None:
+            await asked.wait()
+            machine.prover.admit(Admission(ProvenBy.SECRET))
+            going.set()
+
+        nursery.start_soon(close)
+        assert await _add(client, bookie, A) is Status.OK
+
+
+async def test_what_a_certificate_proved_has_only_its_rights_in_any_mode(machine: Machine) -> None:
+    """A bookie with a certificate takes no connection without one."""
+    async with machine.bookie() as bookie:
+        assert machine.prover is None, "the cluster is open"
+        assert await _add(await client_of(machine, bookie, "client/w"), bookie, A) is DENIED
 
 
 # --- ledgers that must exist --------------------------------------------------------------------------
