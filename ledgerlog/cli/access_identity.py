@@ -195,7 +195,7 @@ def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: 
                 await _check_bookies(store, credentials, wanted)
 
             def change(now: Admission) -> Admission:
-                return attrs.evolve(wanted, file=now.file) if wanted.by is ProvenBy.SECRET else wanted
+                return attrs.evolve(now, by=wanted.by, is_required=wanted.is_required)
 
             return await STORED_ADMISSION.change(store, change, reset=reset)
 

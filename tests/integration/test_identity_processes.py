@@ -7,11 +7,12 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from running_cluster import ledgerlog, ledgerlog_ok, running_cluster
@@ -20,6 +21,11 @@ import ledgerlog as library
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildProcesses, open_children
 from ledgerlog.errors import BookieUnavailable, Unauthenticated
+from ledgerlog.meta.admission import STORED_ADMISSION
+from ledgerlog.meta.belonging import join_cluster
+from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.model.admission import Admission
+from ledgerlog.model.codec import encode_record
 from ledgerlog.wire.frame import Kind
 from tests.commands import run_command
 from tests.waiting import until
@@ -102,6 +108,25 @@ async def test_an_open_cluster_says_so_and_asks_nobody(tmp_path: Path) -> None:
         await ledgerlog_ok("log", "create", "orders", *LONE, uri=uri)
     assert (tmp_path / "b1.log").read_text().count("this cluster is open") == 1
     assert not (tmp_path / "m.sqlite.secret").exists()
+
+
+async def test_a_change_of_the_mode_keeps_the_place_of_the_secret_and_the_keys_of_a_later_version(
+    tmp_path: Path,
+) -> None:
+    uri = f"sqlite:{tmp_path / 'm.sqlite'}"
+    await said("metadata", "init", uri=uri)
+    later = encode_record({"later": [1, 2]})
+
+    async def stored(change: Callable[[Admission], Admission] = lambda now: now) -> Admission:
+        async with open_sqlite_store(tmp_path / "m.sqlite") as store:
+            await join_cluster(store)
+            return await STORED_ADMISSION.change(store, change)
+
+    await stored(lambda now: attrs.evolve(now, file="/the.secret", unknown=later))
+    for mode in ("open", "closing", "closed"):
+        assert (await said("access", "mode", mode, uri=uri))["mode"] == mode
+        now = await stored()
+        assert (now.name, now.file, now.unknown) == (mode, "/the.secret", later)
 
 
 async def test_a_principal_proves_itself_with_a_file_of_its_own(tmp_path: Path) -> None:
