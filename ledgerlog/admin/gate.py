@@ -67,7 +67,7 @@ class RequestRefused(Exception):
 
 
 class AdminGate:
-    """Decides about requests. Each decision reads the grants again, so a revocation takes effect at once."""
+    """Decides about requests. Each decision reads the newest grants, so a revocation takes effect at once."""
 
     def __init__(
         self,
@@ -164,6 +164,7 @@ class AdminGate:
     async def _rights(self, principal: Principal) -> Rights:
         try:
             with trio.fail_after(ACCESS_LOOK_S):
+                await self._store.sync()
                 return rights_of(principal, await read_grants(self._store, principal))
         except MetadataCorrupt as damage:
             raise RequestRefused(403, f"the rights of {principal} are not known: {damage}") from None

@@ -19,14 +19,17 @@ from ledgerlog.admin.gate import AdminGate
 from ledgerlog.admin.http import Answer, Asked, ask_http, serve_http
 from ledgerlog.errors import WireError
 from ledgerlog.meta.grants import change_grants
+from ledgerlog.meta.memory import Content
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
+from ledgerlog.model.layout import GRANTS
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.secret import ADMIN, Secrets
 from ledgerlog.model.token import Token, TokenScope
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.transport import ConnectionLost, Stream
+from ledgerlog.testing.faulty_store import StaleReplica
 from ledgerlog.testing.memory_cluster import Bookie, eventually, open_cluster
 
 NOW_S = 1_767_225_600.0
@@ -207,6 +210,16 @@ async def test_a_revoked_admin_changes_nothing_and_a_client_with_the_role_may(cl
         await change_grants(store, BILLING, lambda now: now.granted(Grant(Role.ADMIN)))
         assert (await here.ask("POST", "/collect", bearer(token()))).status == 403
         assert (await here.ask("POST", "/collect", bearer(token(BILLING)))).status == 202
+
+
+async def test_a_revocation_ends_tokens_at_once_even_if_the_replica_of_the_store_lags(
+    clock: MockClock,
+) -> None:
+    async with administered() as here:
+        store = here.bookie.store
+        await change_grants(store, ADMIN, lambda now: now.revoked(None))
+        store.faults.append(StaleReplica(Content(), GRANTS))
+        assert (await here.ask("POST", "/collect", bearer(token()))).status == 403
 
 
 async def test_if_the_rights_cannot_be_read_a_change_is_refused_and_health_is_told(clock: MockClock) -> None:
