@@ -297,6 +297,8 @@ class AccessControl:
             if known.rights != NO_RIGHTS:
                 logger.error("%s has no rights here: %s", known.principal, damage)
             rights = NO_RIGHTS
+        if begun < known.looked_at:
+            return  # A read that began later was answered before this one, and may know a later change.
         known.looked_at, known.is_stale = begun, False
         if rights == known.rights:
             return

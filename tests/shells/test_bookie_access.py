@@ -22,7 +22,7 @@ from ledgerlog import limits
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.watches import TreeWatch
-from ledgerlog.model.access import Grant, Role
+from ledgerlog.model.access import NO_RIGHTS, Grant, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.layout import grants_path, ledger_path
 from ledgerlog.model.principal import Principal
@@ -538,6 +538,35 @@ async def test_a_bookie_that_was_told_of_no_change_looks_again_before_it_refuses
         await trio.sleep(10)
         await grant(machine, "client/w", Role.WRITER, "a/")
         assert await _add(client, bookie, A) is Status.OK
+
+
+async def test_an_answer_about_grants_that_comes_late_replaces_no_newer_one(
+    machine: Machine, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with machine.bookie() as bookie:
+        late, going = trio.Event(), trio.Event()
+
+        async def hold_one(call: Call, go_on: GoOn) -> Any:
+            found = await go_on()
+            if call.path == grants_path("client/w") and call.verb == "get" and not late.is_set():
+                late.set()
+                await going.wait()
+            return found
+
+        await grant(machine, "client/w", Role.WRITER, "a/")
+        client = await client_of(machine, bookie, "client/w")
+        assert await _add(client, bookie, A) is Status.OK
+        known = bookie.node.server._shared.access._principals[Principal.parse("client/w")]
+        bookie.store.faults.append(hold_one)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bookie.node.server._shared.access._read_grants, known)
+            await late.wait()
+            await trio.sleep(0.01)
+            await revoke(machine, "client/w")
+            await trio.sleep(0.1)
+            assert await _add(client, bookie, A) is DENIED
+            going.set()
+        assert known.rights == NO_RIGHTS
 
 
 async def test_without_any_watch_a_change_is_in_force_within_five_seconds(
