@@ -60,6 +60,7 @@ from pathlib import Path
 
 import attrs
 
+from ledgerlog import limits
 from ledgerlog.durable_directories import make_directories, sync_directory
 from ledgerlog.errors import (
     ClusterNotFound,
@@ -486,9 +487,19 @@ def read_snapshot(path: str) -> Iterator[tuple[str, bytes] | tuple[str, int]]:
 
     Raises:
         StorageCorrupt: A row fails its checksum.
-        MetadataUnavailable: The file cannot be read.
+        MetadataUnavailable: The file cannot be read, or another process holds its lock for longer than
+            ``limits.METADATA_TIMEOUT_S``.
     """
-    with translated(path), contextlib.closing(_connect(path)) as connection:
+    # Wait inside SQLite: the caller is a thread of its own.
+    waiting_ms = int(limits.METADATA_TIMEOUT_S * 1000)
+    try:
+        yield from _read_snapshot(path, waiting_ms)
+    except Busy as busy:
+        raise MetadataUnavailable(f"{busy}, for {limits.METADATA_TIMEOUT_S:g} s already") from busy
+
+
+def _read_snapshot(path: str, waiting_ms: int) -> Iterator[tuple[str, bytes] | tuple[str, int]]:
+    with translated(path), contextlib.closing(_connect(path, waiting_ms)) as connection:
         _check_identity(path, connection)
         connection.execute("BEGIN")
         for name, value, version, owner, checksum in connection.execute(
@@ -607,12 +618,12 @@ def _create(path: str) -> None:
     sync_directory(Path(path).parent)
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, waiting_ms: int = BUSY_TIMEOUT_MS) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{Path(path).absolute().as_uri()}?mode=rw",
         uri=True,
         isolation_level=None,
-        timeout=BUSY_TIMEOUT_MS / 1000,
+        timeout=waiting_ms / 1000,
         # The worker threads of trio take turns on the connection; a limiter of one keeps them apart.
         check_same_thread=False,
     )

@@ -25,8 +25,9 @@ from ledgerlog.errors import (
     WrongCluster,
 )
 from ledgerlog.meta import sqlite_file
+from ledgerlog.meta.backup_file import write_backup
 from ledgerlog.meta.belonging import Belonging, make_cluster
-from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
+from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store, save_sqlite
 from ledgerlog.meta.sqlite_file import open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
@@ -557,3 +558,26 @@ async def test_a_file_that_cannot_be_adopted_now_did_nothing(
                     break
                 except MetadataUnavailable:
                     await trio.sleep(0.05)
+
+
+# --- a backup --------------------------------------------------------------------------------------
+
+
+async def test_a_backup_that_does_not_get_the_lock_of_the_file_did_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, another process recovers the write-ahead log."""
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+    monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.2)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with (
+        pytest.raises(MetadataUnavailable, match=r"locked by another process, for 0\.2 s already"),
+        write_backup(str(tmp_path / "backup")) as writer,
+    ):
+        save_sqlite(str(path), writer, made_ms=1)
+    holder.close()
+    assert not (tmp_path / "backup").exists()
