@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import threading
+
+import kazoo.protocol.connection
+import pytest
+import trio
+
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
-from ledgerlog.meta.zookeeper.link import Event, KazooLink
+from ledgerlog.meta.zookeeper.link import Ended, Event, KazooLink, Trouble
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
+from tests.waiting import PATIENCE_S
 
 
 def ignore(event: Event) -> None:
@@ -37,3 +46,44 @@ async def test_a_lease_lasts_as_long_after_the_sending_of_what_was_answered_last
     assert 2 < session.lease_left_s <= 3
     link.heard(now - 5 * NS)
     assert 2 < session.lease_left_s <= 3, "an older answer takes nothing away"
+
+
+async def test_a_link_whose_thread_ends_without_a_connection_says_that_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise nobody would replace it. kazoo takes the errors of an address for its own kind only."""
+
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    class Sockets:
+        getaddrinfo = staticmethod(refuse)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(socket, name)
+
+    monkeypatch.setattr(kazoo.protocol.connection, "socket", Sockets())
+    monkeypatch.setattr(threading, "excepthook", ignore)  # The thread ends with this error.
+    send, receive = trio.open_memory_channel[Event](9)
+    link = KazooLink("127.0.0.1:1", 6.0, on_event=send.send_nowait)
+    link.start()
+    with trio.fail_after(PATIENCE_S):
+        assert isinstance(await receive.receive(), Ended)
+    await trio.to_thread.run_sync(link.stop)
+
+
+async def test_a_link_that_cannot_begin_says_so_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store makes a new link in a background task, which must not end the process."""
+
+    def refuse(_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    send, receive = trio.open_memory_channel[Event](9)
+    link = KazooLink("127.0.0.1:1", 6.0, on_event=send.send_nowait)
+    monkeypatch.setattr(link._client.handler, "create_socket_pair", refuse.__get__(link))
+    link.start()
+    with trio.fail_after(PATIENCE_S):
+        said = [await receive.receive(), await receive.receive()]
+    assert [type(event) for event in said] == [Trouble, Ended]
+    assert "Too many open files" in str(said[1])
+    await trio.to_thread.run_sync(link.stop)

@@ -161,6 +161,7 @@ class KazooLink:
         self._token = trio.lowlevel.current_trio_token()
         self._on_event = on_event
         self._is_stopping = False
+        self._is_refused = False
         self.session_id: int | None = None
         self._lease: tuple[int | None, int] = (None, 0)
         """A session, and the boot-clock time until which the server surely keeps it."""
@@ -217,8 +218,14 @@ class KazooLink:
         return until_ns if present == session_id else 0
 
     def start(self) -> None:
-        """Begin to connect, and keep trying until ``stop``."""
-        self._client.start_async()
+        """Begin to connect, and keep trying until ``stop``. If that cannot begin, ``Ended`` says why."""
+        try:
+            self._client.start_async()
+        except OSError as error:  # For example, the process has too many open files.
+            with contextlib.suppress(Exception):  # kazoo has begun only some of its threads.
+                self.stop()
+            self.failed(str(error))
+            self.post(self._on_event, Ended(f"it cannot begin: {error}"))
 
     def stop(self) -> None:
         """End the session, if a server can be told now, and end every thread. See also ``cut``."""
@@ -284,7 +291,21 @@ class KazooLink:
 
     def refused(self, why: str) -> None:
         """Report that the servers and this process do not identify each other."""
+        self._is_refused = True
         self.post(self._on_event, LoginRefused(why))
+
+    def thread_ended(self) -> None:
+        """Report that kazoo's thread ends, unless it was asked to end or its end is reported already.
+
+        kazoo itself says nothing of this while there is no connection.
+        """
+        if self._is_stopping or self._is_refused:
+            return
+        self.session_id = None
+        # If a call's answer made the thread fail, that call is no longer in any of kazoo's queues.
+        for call in list(self.outstanding):
+            call.set_exception(kazoo_errors.ConnectionLoss())
+        self.post(self._on_event, Ended("kazoo ended its connection"))
 
     def opened(self, session_id: int, timeout_ns: int, asked_ns: int) -> None:
         """Begin a lease: there is a connection.
@@ -305,12 +326,6 @@ class KazooLink:
             self.post(self._on_event, Expired())
         elif self._client._state == KeeperState.AUTH_FAILED:
             self.session_id = None  # ``_Connection`` has reported why.
-        elif not self._is_stopping:
-            self.session_id = None
-            # If a call's answer made the thread fail, that call is no longer in any of kazoo's queues.
-            for call in list(self.outstanding):
-                call.set_exception(kazoo_errors.ConnectionLoss())
-            self.post(self._on_event, Ended(f"kazoo ended its connection ({self._client._state})"))
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -369,6 +384,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         self._login_breaks = 0
         self._pings_sent_ns: deque[int] = deque()
         """When the unanswered pings of this connection were sent; answers come in order."""
+
+    def zk_loop(self) -> None:
+        """kazoo's thread."""
+        try:
+            super().zk_loop()
+        finally:
+            self._link.thread_ended()
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_ns = boot_clock_ns()
