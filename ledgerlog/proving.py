@@ -55,9 +55,12 @@ def with_secret_beside(credentials: Credentials, uri: ClusterUri) -> Credentials
 
 
 def with_secret_named(credentials: Credentials, admission: Admission) -> Credentials:
-    """Add the secret file that the cluster's record names, if that file exists and no other proof is
-    given."""
+    """Add the secret file that the cluster's record names, if that file exists and no other proof is given.
+
+    In an open cluster no proof is needed, so the file of a former mode is left alone."""
     if credentials.secret_file is not None or credentials.tls is not None or not exists(admission.file):
+        return credentials
+    if admission.by is ProvenBy.NOTHING:
         return credentials
     return attrs.evolve(credentials, secret_file=admission.file)
 

@@ -228,7 +228,8 @@ class _Console:
         except RequestRefused as refused:
             self.complaints.tell(f"console: client={_peer(request)}: {what[:32]!r} is refused: {refused}")
             raise
-        with telling_of_change("console", f"{what} {bookie_id}".strip(), by=principal, client=_peer(request)):
+        asked_for = f"{what[:32]!r} {bookie_id[:64]!r}" if bookie_id else repr(what[:32])
+        with telling_of_change("console", asked_for, by=principal, client=_peer(request)):
             done = await change(self.client, what, bookie_id)
         return _json(200, {"done": done})
 

@@ -40,7 +40,7 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.permission import check_permitted
 from ledgerlog.ledger.ranges import read_entries
-from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.limits import LAC_PUBLISH_IDLE_S, LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path
@@ -49,6 +49,7 @@ from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.wire.frame import Kind, Status
 
 LAC_CATCH_UP_S = 0.1
+_SOON_S = 10 * LAC_PUBLISH_IDLE_S
 """Seconds that a reader waits for the LAC to reach entries that a bookie already holds."""
 
 STRAGGLER_S = 0.02
@@ -139,8 +140,10 @@ class LedgerReader:
             top = max(held.values(), default=NO_ENTRY)
             ensemble = self.metadata.last_fragment.ensemble
             is_as_before = len(held) == len(ensemble) and self._waited_for == (ensemble, held)
-            if top > self._lac and not self.metadata.is_closed and not is_as_before:
-                with trio.move_on_after(LAC_CATCH_UP_S):
+            if top > self._lac and not self.metadata.is_closed:
+                # If nothing has changed since a wait in vain, the writer is probably gone. If it lives and
+                # has just acknowledged an entry, it tells the bookies soon.
+                with trio.move_on_after(_SOON_S if is_as_before else LAC_CATCH_UP_S):
                     await self._poll_any(top - 1)
                 if self._lac < top:
                     self._waited_for = ensemble, held

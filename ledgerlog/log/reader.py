@@ -16,7 +16,9 @@ acknowledged, and the next leader counts the newer ledger as empty. So the reade
 **A loss at the end.** If an operator accepts a loss at the end of a log, new records get the offsets of the
 lost ones. A reader may have read the lost records before. If the next ledger then begins with an offset that
 the reader has read already, it raises EntryCorrupt: it would otherwise skip the new records with those
-offsets. Only this reader can know that. A new reader, which starts at an offset that it is given, cannot.
+offsets. If the ledger that it has read has left the list meanwhile, it compares the epoch of the last record
+that it has read with the log's record at that offset. Only this reader can know that. A new reader, which
+starts at an offset that it is given, cannot.
 
 **A roll that takes long.** After a roll, the older ledger may stay open for long: until its last entries have
 their write quorum, or until the metadata store is back. Meanwhile the leader acknowledges records in the
@@ -183,6 +185,8 @@ class LogReader:
         self._next_offset = max(first_offset, place.offset)
         self._offset = place.offset
         """The offset of the first record of the next entry to fetch."""
+        self._last: tuple[int, int] | None = None
+        """Offset and epoch of the last record that was fetched; None before the first."""
 
     @property
     def next_offset(self) -> int:
@@ -311,10 +315,9 @@ class LogReader:
         reader = tail.reader
         last = await reader.last_add_confirmed()
         if entry_id == 0 and segment.first_offset is not None and self._offset > segment.first_offset:
-            # The place was found in the archive file, and bookies answer again. In the ledger it may lie
-            # within an entry.
-            self._first_offset = max(self._first_offset, self._offset)
-            place = await find_offset_in_ledger(self._client.ledgers, segment, self._offset)
+            # The place was found in the archive file, and bookies answer again: in the ledger it may lie
+            # within an entry. Or the ledger that was read last has left the list.
+            place = await find_offset_in_ledger(self._client.ledgers, segment, self._step_back())
             assert place.entry_id is not None
             entry_id, self._offset = place.entry_id, place.offset
 
@@ -373,11 +376,41 @@ class LogReader:
                 f"its first offset is {header.first_offset}, but log {self._metadata.name!r} continues at "
                 f"{self._offset}",
             )
+        self._note(segment.ledger_id, batch)
         self._offset = header.end_offset
         if header.timestamp_ms < self._not_before_ms or header.is_checkpoint:
             return True
         self._put(batch.between(self._first_offset, self._until), size)
         return True
+
+    def _step_back(self) -> int:
+        """Return the offset from which to read a ledger or file that does not begin where the reader is.
+
+        If the reader has read a record, this is the offset of the last one, so that ``_note`` can compare it
+        with the log. This record is not delivered again.
+        """
+        self._first_offset = max(self._first_offset, self._offset)
+        has_read = self._last is not None and self._last[0] == self._offset - 1
+        return self._offset - has_read
+
+    def _note(self, ledger_id: int, batch: RecordBatch) -> None:
+        """Note the last record of a batch. If the batch has the record that was read last, compare them.
+
+        Raises:
+            EntryCorrupt: The log has lost the record that was read last, and another leader has given its
+                offset to another record.
+        """
+        if self._last is not None:
+            offset, epoch = self._last
+            if batch.first_offset <= offset < batch.end_offset and batch.epoch != epoch:
+                raise EntryCorrupt(
+                    ledger_id,
+                    0,
+                    f"log {self._metadata.name!r} was read with record {offset} of epoch {epoch}, and now has "
+                    f"one of epoch {batch.epoch} there: it has lost that record, and perhaps others before it",
+                )
+        if len(batch):
+            self._last = batch.end_offset - 1, batch.epoch
 
     def _put(self, batch: RecordBatch, size: int) -> None:
         if len(batch):
@@ -438,12 +471,14 @@ class LogReader:
 
     async def _read_archive(self, record: ArchivedFile) -> bool:
         """Read a file from the current offset to its end; False if reading ends with it."""
-        async with open_archive(record) as archive, aclosing(archive.batches(self._offset)) as groups:
+        start = self._step_back() if self._offset > record.first_offset else self._offset
+        async with open_archive(record) as archive, aclosing(archive.batches(start)) as groups:
             async for batches in groups:
                 for batch in batches:
                     if self._dense and batch.first_offset > self._offset:
                         break
-                    self._offset = batch.end_offset
+                    self._note(record.ledger_id, batch)
+                    self._offset = max(self._offset, batch.end_offset)
                     if batch.timestamp_ms >= self._not_before_ms:
                         batch = batch.between(self._first_offset, self._until)
                         self._put(batch, batch.byte_length)

@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ledgerlog.errors import (
     IncompatibleVersion,
+    InvalidArgument,
     LedgerLogError,
     LogExists,
     LogNotFound,
@@ -144,7 +145,7 @@ class LogRegistry:
         for name in await self.list(""):
             try:
                 incarnation = await self.find(name)
-            except MetadataCorrupt:
+            except (MetadataCorrupt, InvalidArgument):
                 is_whole = False
             else:
                 found.update(() if incarnation is None else (incarnation,))

@@ -36,12 +36,14 @@ from contextlib import aclosing
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument, WrongCluster
+from ledgerlog.errors import IncompatibleVersion, InvalidArgument, MetadataCorrupt, WrongCluster
 from ledgerlog.meta.backup import COUNTERS, walk
 from ledgerlog.meta.backup_file import Backup
 from ledgerlog.meta.belonging import RESTORING
 from ledgerlog.meta.settle import remove
-from ledgerlog.meta.store import Create, MetadataStore, NodeHasChildren, Operation, Set
+from ledgerlog.meta.store import Create, MetadataStore, NodeHasChildren, Operation, Set, Versioned
+from ledgerlog.model.access import Grants
+from ledgerlog.model.admission import Admission
 from ledgerlog.model.layout import (
     ADMISSION,
     CLUSTER,
@@ -60,6 +62,7 @@ from ledgerlog.model.layout import (
     is_lasting,
     ledger_id_of,
     log_name_of,
+    principal_of,
 )
 from ledgerlog.model.restoration import Restoration, first_new_id, restored_value
 
@@ -199,6 +202,26 @@ def _is_access(path: str) -> bool:
     return path == ADMISSION or path.startswith(GRANTS + "/")
 
 
+def _has_lost(path: str, node: Versioned | None) -> bool:
+    """Whether the store has lost a record about access that the backup has.
+
+    It has lost the record of how the cluster is closed, if that is missing: opening a cluster writes it. It
+    may have no grants of a principal, because they were revoked. A damaged record counts as lost.
+    """
+    if node is None:
+        return path == ADMISSION
+    try:
+        if path == ADMISSION:
+            Admission.decode_untrusted(node.value)
+        else:
+            Grants.decode_untrusted(node.value, principal_of(path.rpartition("/")[2]))
+    except IncompatibleVersion:
+        return False  # A newer version wrote it.
+    except MetadataCorrupt:
+        return True
+    return False
+
+
 async def _put(store: MetadataStore, path: str, value: bytes) -> None:
     node = await store.get(path)
     if node is None:
@@ -219,12 +242,14 @@ async def _write_nodes(store: MetadataStore, backup: Backup, restored: Restored,
         size = 0
 
     for path, value in backup.read():
-        if path == CLUSTER or not is_lasting(path) or (_is_access(path) and not restored.was_empty):
+        if path == CLUSTER or not is_lasting(path):
             continue
         if path in batch or len(batch) >= _BATCH_NODES or size + len(value) > _BATCH_BYTES:
             await flush()
         restored.nodes += 1
         node = await store.get(path)
+        if not restored.was_empty and _is_access(path) and not _has_lost(path, node):
+            continue
         written = restored_value(path, value, None if node is None else node.value, now_ms)
         if node is None:
             batch[path] = Create(path, written)
@@ -243,7 +268,7 @@ async def _delete_others(store: MetadataStore, seen: array[int], restored: Resto
         async for path, _ in walk(store, *LASTING_ROOTS)
         if path != CLUSTER
         and not path.startswith(COOKIES + "/")
-        and not _is_access(path)
+        and (restored.was_empty or not _is_access(path))
         and not _is_in(seen, _hash(path))
     ]
     for path in reversed(others):

@@ -621,6 +621,8 @@ async def test_the_files_of_a_log_whose_record_is_lost_stay(tmp_path: Path) -> N
             await archive(client, tmp_path)
         with pytest.raises(MetadataCorrupt, match="lost the record"):
             await job.retire(record)
+        with pytest.raises(MetadataCorrupt, match="lost the record"):
+            await clean(job, min_age_s=0)
         assert len(files(tmp_path)) == 3
         await delete_log(client.opened, "log", damaged=True)
         assert [step.what for step in await retire_gone(client.opened, str(tmp_path))] == ["retired"] * 3

@@ -5,6 +5,7 @@ Times are mock times, so "within two seconds" is exact and says nothing about th
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -446,11 +447,10 @@ async def test_a_change_that_fails_is_in_the_log_because_it_may_have_been_made(
     monkeypatch.setattr("ledgerlog.console.web.change", change)
     async with staged(1) as stage, browser(stage) as client:
         headers = {**OURS, "x-console-mark": (await log_in(client))["mark"]}
-        answer = await client.post("/change", json={"what": "pause"}, headers=headers)
-        assert answer.status_code >= 400
-        assert any(
-            "pause (failed: the answer was lost) by" in record.getMessage() for record in caplog.records
-        )
+        body = {"what": "empty", "bookie": "b1 by admin/x\nconsole: pause"}
+        assert (await client.post("/change", json=body, headers=headers)).status_code >= 400
+        (said,) = [text for text in map(logging.LogRecord.getMessage, caplog.records) if "failed:" in text]
+        assert "'empty' 'b1 by admin/x\\nconsole: pause' (failed: the answer was lost) by" in said
 
 
 @pytest.mark.parametrize(

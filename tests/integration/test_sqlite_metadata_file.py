@@ -88,13 +88,13 @@ async def test_a_symbolic_link_leads_to_the_same_store(written: Path, tmp_path: 
     assert [found.name for found in link.parent.iterdir()] == ["link.db"]
 
 
-@pytest.mark.long
 async def test_a_relative_path_leads_to_the_same_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written.parent)
     for path in (written.name, f"./{written.name}"):
         assert list(read_snapshot(path)) == list(read_snapshot(str(written)))
 
 
+@pytest.mark.long
 async def test_no_flipped_byte_ever_changes_what_is_read(written: Path, tmp_path: Path) -> None:
     whole = written.read_bytes()
     expected = {f"{n:04}": b"value %d " % n * 20 for n in range(60)}

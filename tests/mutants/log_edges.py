@@ -367,7 +367,12 @@ FACES = (
         self._acts.append(act)
         if not self._is_awake:
             self._is_awake = True
-            self._wake(self._run)
+            try:
+                self._wake(self._run)
+            except BaseException:
+                self._is_awake = False
+                self._acts.pop()
+                raise
         """,
         """
         if not self._is_awake:
@@ -383,7 +388,8 @@ FACES = (
         "aio",
         "Bridge.wait",
         """
-        self._to_trio.put(cancel)
+        with suppress(ConnectionClosed):
+            self._to_trio.put(cancel)
         await asyncio.wait([future])
         raise
         """,

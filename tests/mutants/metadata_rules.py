@@ -63,7 +63,7 @@ MUTANTS = (
         """
         with left_to_a_sweep(f"what log {name!r} left"):
             await delete_cursors(client, incarnation)
-            await delete_replaced(client, registry, incarnation)
+            await delete_replaced(client, registry, incarnation, is_deleted=True)
             await delete_marks(client, incarnation)
             try:
                 await delete_snapshots(client, incarnation)

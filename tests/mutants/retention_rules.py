@@ -232,8 +232,8 @@ KEPT = (
     mutant(
         "sweep_believes_in_a_log_that_the_store_never_had",
         "A.6",
-        "_look_over",
-        "record is None and await client.store.highest_id(LOG_COUNTER) < incarnation",
+        "_is_deleted",
+        "await client.store.highest_id(LOG_COUNTER) < incarnation",
         "False",
         f"{_TEST_LOG_RETENTION}::test_ledgers_that_belong_to_no_log_are_left_alone",
     ),

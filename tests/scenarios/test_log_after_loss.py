@@ -385,6 +385,43 @@ async def lost_at_the_end(
         yield LostAtTheEnd(cluster, client, log, bookies)
 
 
+async def test_a_follower_is_told_of_a_loss_though_the_ledger_that_had_it_has_left_the_list(
+    clock: MockClock,
+) -> None:
+    """It would skip the new records with the offsets that it has read."""
+    async with trio.open_nursery() as nursery:
+        found: list[int] = []
+        told: list[str] = []
+        away: list[Client] = []
+
+        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
+            async def run() -> None:
+                async with cluster.client() as client:
+                    away.append(client)
+                    async with (await open_log(client.opened, "log")).read(follow=True) as reader:
+                        try:
+                            async for record in reader:
+                                found.append(record.offset)
+                        except EntryCorrupt as loss:
+                            told.append(str(loss))
+
+            nursery.start_soon(run)
+            await eventually(lambda: len(found) == RESUMED)
+            for bookie in bookies:
+                cluster.network.stall(away[0].host, bookie)
+
+        async with lost_at_the_end(with_100=follow) as after, after.log.writer() as writer:
+            await writer.append_many([b"new"] * 60)
+            await writer.roll()
+            await writer.truncate(KEPT + 10)
+            assert (await after.log.info()).segments[0].first_offset == KEPT, "where the new records begin"
+            for bookie in after.bookies:
+                after.cluster.network.heal(away[0].host, bookie)
+            await eventually(lambda: bool(told))
+        assert found == list(range(RESUMED))
+        assert f"was read with record {RESUMED - 1} of epoch 1" in told[0]
+
+
 @pytest.fixture
 def _few_visits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail if readers go to ledgers again and again."""

@@ -35,6 +35,7 @@ from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.codec import encode_record
 from ledgerlog.model.election import ElectionState
 from ledgerlog.model.layout import (
+    ADMISSION,
     CLUSTER,
     LEDGER_COUNTER,
     RESTORED,
@@ -313,6 +314,49 @@ async def test_a_restore_opens_no_cluster_and_gives_no_revoked_right_back(
         done = await restore(store, backup, now_ms=NOW_MS)
     assert done.was_empty is is_empty
     assert await access_of(tree) == (at_backup if is_empty else before)
+
+
+async def test_a_restore_brings_back_what_the_store_has_lost_about_access(tmp_path: Path) -> None:
+    """A cluster whose mode is lost would be open, and a damaged record of grants would stay damaged."""
+    tree = new_tree()
+    async with tree.open_store() as store:
+        await STORED_ADMISSION.change(store, lambda _: Admission(ProvenBy.SECRET))
+        for principal in (ALICE, NEW):
+            await change_grants(store, principal, lambda now: now.granted(Grant(Role.READER)))
+        at_backup = await access_of(tree)
+        backup = await backed_up(tree, tmp_path / "backup")
+        await store.delete(ADMISSION)
+        node = await store.get(grants_path(str(NEW)))
+        assert node is not None
+        await store.set(grants_path(str(NEW)), b"rubbish", version=node.version)
+    async with tree.open_store() as store:
+        done = await restore(store, backup, now_ms=NOW_MS)
+    assert not done.was_empty
+    assert await access_of(tree) == at_backup
+
+
+async def test_a_restore_into_an_empty_store_takes_no_right_from_a_backup_that_was_begun_before(
+    tmp_path: Path,
+) -> None:
+    tree = new_tree()
+    async with tree.open_store() as store:
+        await change_grants(store, STOLEN, lambda now: now.granted(Grant(Role.WRITER)))
+        old = await backed_up(tree, tmp_path / "old")
+        await store.delete(grants_path(str(STOLEN)))
+        expected = await access_of(tree)
+        new = await backed_up(tree, tmp_path / "new")
+    tree.exchange(Content())
+
+    async def fail_at_the_end(call: Call, go_on: GoOn) -> Any:
+        if any(isinstance(each, Set) and not each.value.startswith(RESTORING) for each in call.operations):
+            raise MetadataUnavailable("the power is out")
+        return await go_on()
+
+    with pytest.raises(MetadataUnavailable):
+        await restore(FaultyStore(tree, fail_at_the_end), old, now_ms=NOW_MS)
+    async with tree.open_store() as store:
+        await restore(store, new, now_ms=NOW_MS)
+    assert await access_of(tree) == expected
 
 
 @pytest.mark.parametrize("calls", range(3, 30))

@@ -119,6 +119,7 @@ def test_a_bookie_that_serves_again_frees_what_its_former_life_left() -> None:
         main._tune_interpreter()
         assert former() is None
     finally:
+        gc.unfreeze()
         gc.set_threshold(*thresholds)
         sys.setswitchinterval(interval_s)
 

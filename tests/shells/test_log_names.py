@@ -226,6 +226,9 @@ async def test_as_long_as_a_name_cannot_be_read_a_sweep_keeps_every_cursor(
     await damage(client, log_name_path("log"))
     await sweep(client, min_age_s=0)
     assert await client.store.children(cursors_path(log.incarnation)) == ["reader"]
+    await client.store.create("logs/.no-name", b"")
+    await sweep(client, min_age_s=0)
+    await client.store.delete("logs/.no-name")
     await delete_log(client, "log", damaged=True)
     await sweep(client, min_age_s=0)
     assert await client.store.children(cursors_path(log.incarnation)) == []

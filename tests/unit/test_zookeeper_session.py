@@ -72,11 +72,16 @@ async def test_a_link_whose_thread_ends_without_a_connection_says_that_it_has_en
     await trio.to_thread.run_sync(link.stop)
 
 
-async def test_a_link_that_cannot_begin_says_so_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("can't start new thread")]
+)
+async def test_a_link_that_cannot_begin_says_so_and_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
     """A store makes a new link in a background task, which must not end the process."""
 
     def refuse(_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise failure
 
     send, receive = trio.open_memory_channel[Event](9)
     link = KazooLink("127.0.0.1:1", 6.0, on_event=send.send_nowait)
@@ -85,5 +90,5 @@ async def test_a_link_that_cannot_begin_says_so_and_raises_nothing(monkeypatch: 
     with trio.fail_after(PATIENCE_S):
         said = [await receive.receive(), await receive.receive()]
     assert [type(event) for event in said] == [Trouble, Ended]
-    assert "Too many open files" in str(said[1])
+    assert str(failure) in str(said[1])
     await trio.to_thread.run_sync(link.stop)

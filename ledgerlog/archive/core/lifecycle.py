@@ -69,12 +69,15 @@ def in_the_log(metadata: LogMetadata | None, records: Sequence[ArchivedFile]) ->
 def covers_its_segment(metadata: LogMetadata | None, record: ArchivedFile) -> bool:
     """Whether the file and the log's list give the ledger the same offsets.
 
-    A merge changes both in one transaction. So they differ if they were read before and after a merge.
+    A merge changes both in one transaction. So they differ if they were read before and after a merge. If all
+    records of the ledger are truncated, the list may give it other offsets (``model.log``), and this is true.
     """
     at = None if metadata is None else metadata.index_of(record.ledger_id)
     if metadata is None or at is None:
         return False
     segment = metadata.segments[at]
+    if metadata.has_truncated(segment):
+        return True
     return (segment.first_offset, segment.end_offset) == (record.first_offset, record.end_offset)
 
 

@@ -75,7 +75,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
     # Read the log's record last. If a ledger is archived between the two reads, it then counts as not
     # archived, and the stray stays.
-    metadata, _ = await archiver.logs.read(archiver.incarnation)
+    metadata, _ = await archiver.read_log()
     # Compare only the last part of each name, which is unique. The rest may differ: this job may reach the
     # destination by another URL than the record has, for example through a symbolic link.
     named = {destinations.base_name(record.file) for record in records}

@@ -221,7 +221,7 @@ class KazooLink:
         """Begin to connect, and keep trying until ``stop``. If that cannot begin, ``Ended`` says why."""
         try:
             self._client.start_async()
-        except OSError as error:  # For example, the process has too many open files.
+        except (OSError, RuntimeError) as error:  # Too many open files, or too many threads.
             with contextlib.suppress(Exception):  # kazoo has begun only some of its threads.
                 self.stop()
             self.failed(str(error))
