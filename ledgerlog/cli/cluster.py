@@ -136,7 +136,9 @@ def cluster_run(
             options_of=options_of,
             report=_report,
         ) as local:
-            if (await STORED_ADMISSION.read(local.cluster.client.store)).by is ProvenBy.NOTHING:
+            if (
+                await STORED_ADMISSION.read(local.cluster.client.store)
+            ).by is ProvenBy.NOTHING and not has_tls:
                 _report(
                     "this cluster is open: every process that can reach its bookies may do everything. "
                     "'ledgerlog access mode --help' says how to close it"

@@ -71,7 +71,8 @@ class AppendLane(Generic[A]):
         """Records in the window, in the order of their tickets."""
 
     def take(self, appends: Iterable[A]) -> None:
-        """Append records, in this order. The lane reports their outcomes later, never in this call."""
+        """Append records, in this order. The lane reports their outcomes later; in this call only if the
+        nursery is closed already."""
         writer = self._writer
         for append in appends:
             if append.is_withdrawn:

@@ -406,8 +406,8 @@ class LogReader:
                 raise EntryCorrupt(
                     ledger_id,
                     0,
-                    f"log {self._metadata.name!r} was read with record {offset} of epoch {epoch}, and now has "
-                    f"one of epoch {batch.epoch} there: it has lost that record, and perhaps others before it",
+                    f"log {self._metadata.name!r} was read with record {offset} of epoch {epoch}, and now "
+                    f"has one of epoch {batch.epoch} there: it has lost that record, and perhaps others",
                 )
         if len(batch):
             self._last = batch.end_offset - 1, batch.epoch
