@@ -124,15 +124,27 @@ async def post_task(
         MetadataOutcomeUnknown: The answer was lost; the task may have been written.
     """
 
-    async def write(_: bool) -> bool:
+    sent: Create | Set | None = None
+    was_news = False
+
+    async def write(is_unsure: bool) -> bool:
+        nonlocal sent, was_news
         operation, is_news = await _wanted(store, environment, ledger_id, **found)
+        if is_unsure and not is_news and _version(operation) != _version(sent):
+            return was_news  # The task has been written since, and has the findings.
+        sent, was_news = operation, is_news or (is_unsure and was_news)
         if isinstance(operation, Create):
             await store.create(operation.path, operation.value)
         elif operation is not None:
             await store.set(operation.path, operation.value, version=operation.version)
-        return is_news
+        return was_news
 
     return await settle(store, write, what=f"the repair task of ledger {ledger_id}")
+
+
+def _version(operation: Create | Set | None) -> int:
+    """Return the version at which an operation replaces the task; -1 if there is no task."""
+    return operation.version if isinstance(operation, Set) else -1
 
 
 async def _wanted(

@@ -92,7 +92,7 @@ class LogRegistry:
             # A read may be older than the log, if another client has just created it.
             await self._store.sync()
             node = await self._store.get(path)
-        return None if node is None else decode_name(node.value, name)
+        return None if node is None else decode_name_untrusted(node.value, name)
 
     async def read(
         self, incarnation: int, *, fresh: bool = True, known: tuple[LogMetadata, int] | None = None
@@ -377,7 +377,8 @@ class LogRegistry:
 
 def _encode_name(name: str, incarnation: int) -> bytes:
     return encode_record(
-        {"v": _FORMAT, "name": name, "incarnation": incarnation}, lambda data: decode_name(data, name)
+        {"v": _FORMAT, "name": name, "incarnation": incarnation},
+        lambda data: decode_name_untrusted(data, name),
     )
 
 
@@ -385,7 +386,7 @@ def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) ->
     """Whether the node of a name belongs to this incarnation. With ``damaged``, also if the node cannot be
     read."""
     try:
-        return decode_name(data, name) == incarnation
+        return decode_name_untrusted(data, name) == incarnation
     except IncompatibleVersion:
         raise
     except MetadataCorrupt:
@@ -394,7 +395,7 @@ def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) ->
         return True
 
 
-def decode_name(data: bytes, name: str) -> int:
+def decode_name_untrusted(data: bytes, name: str) -> int:
     """Return the incarnation to which the node of a name leads.
 
     Raises:

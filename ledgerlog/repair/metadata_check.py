@@ -20,7 +20,7 @@ from ledgerlog.errors import IncompatibleVersion, MetadataCorrupt
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.ranges import list_ledgers
-from ledgerlog.log.registry import LogRegistry, decode_name
+from ledgerlog.log.registry import LogRegistry, decode_name_untrusted
 from ledgerlog.meta.backup import walk
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.bookie import BookieInfo
@@ -155,7 +155,7 @@ def _log(rest: Sequence[str], value: bytes) -> LogMetadata:
 def _name(rest: Sequence[str], value: bytes) -> tuple[str, int]:
     (component,) = rest
     name = log_name_of(component)
-    return name, decode_name(value, name)
+    return name, decode_name_untrusted(value, name)
 
 
 def _archived(rest: Sequence[str], value: bytes) -> tuple[int, frozenset[int]]:

@@ -30,6 +30,7 @@ from ledgerlog.cli.lines import LineCutter, LineJoiner
 from ledgerlog.console.observer import Subject
 from ledgerlog.errors import EntryCorrupt, InvalidArgument, WireError
 from ledgerlog.limits import LEDGER_ID_MAX
+from ledgerlog.log.registry import _encode_name, decode_name_untrusted
 from ledgerlog.meta.uri import parse_uri
 from ledgerlog.model.access import Grant, Grants, Role
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
@@ -515,6 +516,18 @@ def _run_lines(data: bytes) -> bool:
     return True
 
 
+def _run_log_name(data: bytes) -> bool:
+    try:
+        incarnation = decode_name_untrusted(data, "orders/eu")
+    except MetadataCorrupt:
+        return False
+    expect(
+        decode_name_untrusted(_encode_name("orders/eu", incarnation), "orders/eu") == incarnation,
+        "a name that reads back as that of another log",
+    )
+    return True
+
+
 TARGETS = (
     Target("frame", _run_frame, _frame_seeds),
     Target("stream", _run_stream, _stream_seeds),
@@ -526,6 +539,7 @@ TARGETS = (
     Target("headers", _run_headers, _headers_seeds),
     metadata_target("ledger", lambda data: LedgerMetadata.decode_untrusted(data, _LEDGER), _ledgers),
     metadata_target("log", lambda data: LogMetadata.decode_untrusted(data, _LEDGER), _logs),
+    Target("log-name", _run_log_name, lambda: [_encode_name("orders/eu", 7)]),
     metadata_target(
         "registration",
         lambda data: BookieInfo.decode_untrusted(data, _BOOKIE),

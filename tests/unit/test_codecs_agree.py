@@ -298,7 +298,7 @@ CODECS: dict[str, Codec] = {
     "name of a log": Codec(
         fields_of(lambda name, incarnation: (name, incarnation), name=names, incarnation=numbers),
         lambda value: registry._encode_name(*value),
-        lambda data, value: (value[0], registry.decode_name(data, value[0])),
+        lambda data, value: (value[0], registry.decode_name_untrusted(data, value[0])),
     ),
     "election": Codec(
         fields_of(
