@@ -232,7 +232,7 @@ KEPT = (
     mutant(
         "sweep_believes_in_a_log_that_the_store_never_had",
         "A.6",
-        "_is_deleted",
+        "log.sweep._is_deleted",
         "await client.store.highest_id(LOG_COUNTER) < incarnation",
         "False",
         f"{_TEST_LOG_RETENTION}::test_ledgers_that_belong_to_no_log_are_left_alone",

@@ -341,7 +341,8 @@ async def test_the_ledgers_of_a_damaged_log_are_swept_once_it_is_deleted_and_not
 async def test_ledgers_that_belong_to_no_log_are_left_alone(
     client: Client, autojump_clock: MockClock
 ) -> None:
-    for labels in ({}, {"log-incarnation": b"junk"}, {"log-incarnation": b"7", "log-epoch": b"1"}):
+    never_given_out = {"log-name": b"x", "log-incarnation": b"7", "log-epoch": b"1"}
+    for labels in ({}, {"log-incarnation": b"junk"}, {"log-incarnation": b"8"}, never_given_out):
         writer = await client.ledgers.create(metadata=labels)
         await writer.close()
     await trio.sleep(OLD_S)
