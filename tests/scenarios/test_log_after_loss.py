@@ -7,7 +7,7 @@ loss.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -20,6 +20,7 @@ from ledgerlog.errors import (
     AppendUnknown,
     EntryCorrupt,
     InvalidArgument,
+    LedgerLogError,
     LogSealed,
     LossUndecided,
     LostLeadership,
@@ -35,6 +36,7 @@ from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import Record
 from ledgerlog.model.segments import Gap, LogSegment
 from ledgerlog.testing.faulty_store import answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
@@ -385,41 +387,69 @@ async def lost_at_the_end(
         yield LostAtTheEnd(cluster, client, log, bookies)
 
 
+@attrs.define
+class Follower:
+    """Somebody who follows the log in ``nursery``, and what they get."""
+
+    nursery: trio.Nursery
+    found: list[Record] = attrs.field(factory=list)
+    told: list[LedgerLogError] = attrs.field(factory=list)
+    """The error that ended the reader."""
+    _host: str = ""
+
+    @property
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.found]
+
+    async def begin(self, cluster: MemoryCluster, count: int) -> None:
+        """Begin to follow, and return when ``count`` records have come."""
+
+        async def run() -> None:
+            async with cluster.client() as client:
+                self._host = client.host
+                async with (await open_log(client.opened, "log")).read(follow=True) as reader:
+                    try:
+                        async for record in reader:
+                            self.found.append(record)
+                    except LedgerLogError as failure:
+                        self.told.append(failure)
+
+        self.nursery.start_soon(run)
+        await eventually(lambda: len(self.found) == count)
+
+    def lose(self, cluster: MemoryCluster, bookies: Iterable[str]) -> None:
+        """Get no more answers of the bookies."""
+        for bookie in bookies:
+            cluster.network.stall(self._host, bookie)
+
+    async def come_back(self, after: LostAtTheEnd) -> LedgerLogError:
+        """Reach the bookies again, and return the error that ends the reader."""
+        for bookie in after.bookies:
+            after.cluster.network.heal(self._host, bookie)
+        await eventually(lambda: bool(self.told))
+        return self.told[0]
+
+
 async def test_a_follower_is_told_of_a_loss_though_the_ledger_that_had_it_has_left_the_list(
     clock: MockClock,
 ) -> None:
     """It would skip the new records with the offsets that it has read."""
     async with trio.open_nursery() as nursery:
-        found: list[int] = []
-        told: list[str] = []
-        away: list[Client] = []
+        follower = Follower(nursery)
 
         async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
-            async def run() -> None:
-                async with cluster.client() as client:
-                    away.append(client)
-                    async with (await open_log(client.opened, "log")).read(follow=True) as reader:
-                        try:
-                            async for record in reader:
-                                found.append(record.offset)
-                        except EntryCorrupt as loss:
-                            told.append(str(loss))
-
-            nursery.start_soon(run)
-            await eventually(lambda: len(found) == RESUMED)
-            for bookie in bookies:
-                cluster.network.stall(away[0].host, bookie)
+            await follower.begin(cluster, RESUMED)
+            follower.lose(cluster, bookies)
 
         async with lost_at_the_end(with_100=follow) as after, after.log.writer() as writer:
             await writer.append_many([b"new"] * 60)
             await writer.roll()
             await writer.truncate(KEPT + 10)
             assert (await after.log.info()).segments[0].first_offset == KEPT, "where the new records begin"
-            for bookie in after.bookies:
-                after.cluster.network.heal(away[0].host, bookie)
-            await eventually(lambda: bool(told))
-        assert found == list(range(RESUMED))
-        assert f"was read with record {RESUMED - 1} of epoch 1" in told[0]
+            failure = await follower.come_back(after)
+        assert isinstance(failure, EntryCorrupt)
+        assert f"was read with record {RESUMED - 1} of epoch 1" in str(failure)
+        assert follower.offsets == list(range(RESUMED))
 
 
 @pytest.fixture
@@ -460,59 +490,32 @@ async def test_a_follower_in_a_ledger_that_ends_below_a_truncation_is_told_of_th
     clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
-        found: list[int] = []
-        told: list[int] = []
-        away: list[Client] = []
+        follower = Follower(nursery)
 
         async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
             """Follow the log up to its present end, and lose the bookies then."""
-
-            async def run() -> None:
-                async with cluster.client() as slow:
-                    away.append(slow)
-                    async with (await open_log(slow.opened, "log")).read(follow=True) as reader:
-                        try:
-                            async for each in reader:
-                                found.append(each.offset)
-                        except Truncated as truncated:
-                            told.append(truncated.first_offset)
-
-            nursery.start_soon(run)
-            await eventually(lambda: found == list(range(KEPT)))
-            for bookie in bookies:
-                cluster.network.stall(away[0].host, bookie)
+            await follower.begin(cluster, KEPT)
+            follower.lose(cluster, bookies)
 
         async with lost_at_the_end(with_51=follow, truncate_to=RESUMED - 20) as after:
-            for bookie in after.bookies:
-                after.cluster.network.heal(away[0].host, bookie)
-            await eventually(lambda: told == [RESUMED - 20])
-            assert found == list(range(KEPT))
+            failure = await follower.come_back(after)
+        assert isinstance(failure, Truncated)
+        assert failure.first_offset == RESUMED - 20
+        assert follower.offsets == list(range(KEPT))
 
 
 async def test_a_reader_that_has_read_what_is_lost_skips_no_record_with_the_same_offset(
     clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
-        found: list[bytes] = []
-        told: list[EntryCorrupt] = []
+        follower = Follower(nursery)
 
-        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
-            async def run() -> None:
-                async with (
-                    cluster.client() as client,
-                    (await open_log(client.opened, "log")).read(follow=True) as reader,
-                ):
-                    try:
-                        async for each in reader:
-                            found.append(each.data)
-                    except EntryCorrupt as error:
-                        told.append(error)
-
-            nursery.start_soon(run)
-            await eventually(lambda: found == records(0, RESUMED))
+        async def follow(cluster: MemoryCluster, _: tuple[str, ...]) -> None:
+            await follower.begin(cluster, RESUMED)
 
         async with lost_at_the_end(with_100=follow) as after, after.log.writer() as writer:
             assert (await writer.append_many([b"new"] * BEHIND))[0].offset == KEPT
-            await eventually(lambda: bool(told))
-            assert "its first offset is 51, but log 'log' was read up to offset 100" in str(told[0])
-            assert found == records(0, RESUMED)
+            failure = await follower.come_back(after)
+        assert isinstance(failure, EntryCorrupt)
+        assert "its first offset is 51, but log 'log' was read up to offset 100" in str(failure)
+        assert [record.data for record in follower.found] == records(0, RESUMED)
