@@ -81,13 +81,18 @@ async def test_a_directory_has_one_cluster_at_a_time(shared: RunningCluster) -> 
     assert caught.pid == shared.child.pid
 
 
+async def make_with_damage(path: Path, bookies: int, damaged: int) -> None:
+    """Make a cluster, and damage the directory of one bookie."""
+    async with local_cluster(path, bookies=bookies):
+        pass
+    (path / f"bookie-{damaged}" / "cookie").write_bytes(b"not a cookie")
+
+
 async def test_a_bookie_that_never_comes_to_serve_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_clusters, "START_ATTEMPTS", 2)
-    async with local_cluster(tmp_path, bookies=2):
-        pass
-    (tmp_path / "bookie-2" / "cookie").write_bytes(b"not a cookie")
+    await make_with_damage(tmp_path, bookies=2, damaged=2)
     caught = None
     try:
         async with local_cluster(tmp_path, bookies=2):
@@ -104,9 +109,7 @@ async def test_a_bookie_that_does_not_start_is_told_and_the_others_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_clusters, "START_ATTEMPTS", 2)
-    async with local_cluster(tmp_path, bookies=3):
-        pass
-    (tmp_path / "bookie-2" / "cookie").write_bytes(b"not a cookie")
+    await make_with_damage(tmp_path, bookies=3, damaged=2)
     said: list[str] = []
     async with local_cluster(tmp_path, bookies=3, report=said.append) as local:
         assert local.down == ["bookie-2"]
