@@ -1,9 +1,10 @@
-"""A process believes in its ZooKeeper session only as long as its own lease lasts. No server, no thread."""
+"""A process believes in its ZooKeeper session only as long as its own lease lasts. No ZooKeeper server."""
 
 from __future__ import annotations
 
 import errno
 import socket
+import struct
 import threading
 
 import kazoo.protocol.connection
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from ledgerlog.meta.store import SessionState
+from ledgerlog.meta.zookeeper.calls import AnswerLost, Exists, ZookeeperCall
 from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
 from ledgerlog.meta.zookeeper.link import Ended, Event, KazooLink, Trouble
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
@@ -92,3 +94,51 @@ async def test_a_link_that_cannot_begin_says_so_and_raises_nothing(
     assert [type(event) for event in said] == [Trouble, Ended]
     assert str(failure) in str(said[1])
     await trio.to_thread.run_sync(link.stop)
+
+
+async def test_an_answer_out_of_order_ends_the_connection_and_not_the_session() -> None:
+    """A server that had two clients in one session left out an answer. kazoo's thread died of the next one."""
+    sessions: list[int] = []
+
+    async def frame(stream: trio.SocketStream) -> bytes:
+        async def read(count: int) -> bytes:
+            found = b""
+            while len(found) < count:
+                found += await stream.receive_some(count - len(found)) or pytest.fail("the link hung up")
+            return found
+
+        return await read(*struct.unpack("!i", await read(4)))
+
+    async def say(stream: trio.SocketStream, answer: bytes) -> None:
+        await stream.send_all(struct.pack("!i", len(answer)) + answer)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        sessions.append(struct.unpack_from("!iqiq", await frame(stream))[3])
+        await say(stream, struct.pack("!iiqi16s?", 0, 60_000, 7, 16, b"password", False))
+        (xid,) = struct.unpack_from("!i", await frame(stream))
+        no_node = -101
+        await say(stream, struct.pack("!iqi", xid + (len(sessions) == 1), 1, no_node))
+        await trio.sleep_forever()
+
+    said: list[Event] = []
+    answered, done = trio.open_memory_channel[ZookeeperCall](2)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, serve, [listener])
+            link = KazooLink(f"127.0.0.1:{listener.socket.getsockname()[1]}", 60.0, on_event=said.append)
+            link.start()
+            for outcome in ("lost", "none"):
+                call = Exists("/a")
+                call.deliver = answered.send_nowait
+                link.submit(call)
+                assert await done.receive() is call
+                if outcome == "lost":
+                    with pytest.raises(AnswerLost):
+                        call.result()
+                else:
+                    assert call.result() is None
+            nursery.cancel_scope.cancel()
+        await trio.to_thread.run_sync(link.stop)
+    assert sessions == [0, 7]
+    assert not [event for event in said if isinstance(event, Ended)]

@@ -33,8 +33,11 @@ off from the leader still answers pings for some ticks, so nothing may depend on
 * ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
   that hangs).
 
-If kazoo meets an error that it cannot handle (an unknown error code, an answer out of order), its thread ends
-for good, and the link reports ``Ended``. The owner then starts a new link.
+* An answer out of order ends the connection, not kazoo's thread. The session goes on in the next connection.
+  (A server can leave out an answer if two clients use one session.)
+
+If kazoo meets an error that it cannot handle (an unknown error code), its thread ends for good, and the link
+reports ``Ended``. The owner then starts a new link.
 """
 
 from __future__ import annotations
@@ -450,6 +453,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         if header.zxid > 0 and self.client._session_id is not None:
             self._link.saw(self.client._session_id, header.zxid)
         return header, buffer, offset
+
+    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
+        waiting = self.client._pending
+        if not waiting or header.xid != waiting[0][2]:
+            # The calls keep their places, so kazoo gives them up as it does when a connection breaks.
+            raise ConnectionDropped(f"an answer out of order: to request {header.xid}")
+        return super()._read_response(header, buffer, offset)
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = wire.Watch.deserialize(buffer, offset)
