@@ -38,7 +38,6 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
-    LogNotFound,
     MetadataError,
     MetadataOutcomeUnknown,
     RecordTooLarge,
@@ -217,9 +216,7 @@ async def stage(
             written.
         MetadataUnavailable: The metadata store cannot be reached. Nothing was written.
     """
-    metadata, _ = await registry.read(incarnation)
-    if metadata is None:
-        raise LogNotFound(name)
+    metadata, _ = await registry.existing(name, incarnation)
     metadata.check_room(room)
     opened = Stage(client, metadata)
     try:

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, MetadataOutcomeUnknown, Truncated
+from ledgerlog.errors import CursorConflict, InvalidArgument, MetadataOutcomeUnknown, Truncated
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.registry import LogRegistry
@@ -231,9 +231,10 @@ class Cursor:
     def _conflict(self) -> CursorConflict:
         return CursorConflict(f"{self._words} is not at the expected offset")
 
-    async def _conflict_or_gone(self) -> CursorConflict | LogNotFound:
-        metadata, _ = await self._registry.read(self._incarnation)
-        return LogNotFound(self._log_name) if metadata is None else self._conflict()
+    async def _conflict_or_gone(self) -> CursorConflict:
+        """Return the conflict of a cursor whose log exists; raise an error as ``existing`` if it does not."""
+        await self._registry.existing(self._log_name, self._incarnation)
+        return self._conflict()
 
     async def _read(self) -> tuple[CursorState | None, int]:
         """Return the cursor and the version of its node. None if there is no cursor; -1 if there is no
@@ -247,9 +248,7 @@ class Cursor:
         lowers = state.pins and (expected is None or not expected.pins or state.offset < expected.offset)
         if expected is not None and not lowers:
             return [Set(self._path, state.encode(), expected.version)]
-        metadata, version = await self._registry.read(self._incarnation)
-        if metadata is None:
-            raise LogNotFound(self._log_name)
+        metadata, version = await self._registry.existing(self._log_name, self._incarnation)
         cursor: Operation
         if expected is not None:
             cursor = Set(self._path, state.encode(), expected.version)

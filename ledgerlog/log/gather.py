@@ -37,7 +37,7 @@ import trio
 
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.errors import EntryCorrupt, LedgerLogError, LogNotFound
+from ledgerlog.errors import EntryCorrupt, LedgerLogError
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.writer import LedgerWriter
@@ -113,9 +113,7 @@ async def gather_ledgers(client: LedgerClient, registry: LogRegistry, name: str,
 
     Cancelling: the list may or may not be changed.
     """
-    metadata, _ = await registry.read(incarnation)
-    if metadata is None:
-        raise LogNotFound(name)
+    metadata, _ = await registry.existing(name, incarnation)
     if not plan_gather(metadata, ()):
         return 0
     # The list names an archived file by the ledger under which its record is stored.
@@ -315,9 +313,7 @@ async def _replace(
     ledgers = LedgerRegistry(client.store, client.environment)
 
     async def write(is_unsure: bool) -> bool:
-        metadata, version = await registry.read(incarnation, fresh=False)
-        if metadata is None:
-            raise LogNotFound(planned.name)
+        metadata, version = await registry.existing(planned.name, incarnation, fresh=False)
         if is_unsure and metadata.index_of(ledger_id) is not None:
             return True
         # Read after the record: if a sweep deletes the ledger, it changes the record.

@@ -636,10 +636,7 @@ class Log:
         return gaps
 
     async def _read(self) -> tuple[LogMetadata, int]:
-        metadata, version = await self._registry.read(self._incarnation)
-        if metadata is None:
-            raise await self._registry.why_missing(self._name, self._incarnation)
-        return metadata, version
+        return await self._registry.existing(self._name, self._incarnation)
 
 
 def _writer_options(

@@ -60,7 +60,6 @@ from ledgerlog.errors import (
     EntryCorrupt,
     InvalidArgument,
     LedgerLogError,
-    LogNotFound,
     RecordsLost,
     Truncated,
 )
@@ -585,10 +584,9 @@ class LogReader:
 
     async def _refresh(self) -> None:
         known = (self._metadata, self._version)
-        metadata, version = await self._registry.read(self._metadata.incarnation, known=known)
-        if metadata is None:
-            raise LogNotFound(self._metadata.name)
-        self._metadata, self._version = metadata, version
+        self._metadata, self._version = await self._registry.existing(
+            self._metadata.name, self._metadata.incarnation, known=known
+        )
 
     async def _look_for_truncation(self) -> None:
         await self._refresh()
@@ -629,9 +627,7 @@ async def open_reader(
     dense: bool = False,
 ) -> AsyncIterator[LogReader]:
     """Open a reader for the body of an ``async with``; see ``Log.read`` for the arguments and errors."""
-    metadata, version = await registry.read(incarnation)
-    if metadata is None:
-        raise LogNotFound(name)
+    metadata, version = await registry.existing(name, incarnation)
     ledgers, archives = client.ledgers, ArchiveRegistry(client.store)
     first_offset, not_before_ms = metadata.first_offset, 0
     if isinstance(start, Position):

@@ -118,6 +118,25 @@ class LogRegistry:
             return known
         return LogMetadata.decode_untrusted(node.value, incarnation), node.version
 
+    async def existing(
+        self,
+        name: str,
+        incarnation: int,
+        *,
+        fresh: bool = True,
+        known: tuple[LogMetadata, int] | None = None,
+    ) -> tuple[LogMetadata, int]:
+        """Read the record of a log that must exist, and its version. Arguments as for ``read``.
+
+        Raises:
+            LogNotFound: The log was deleted.
+            MetadataCorrupt: The record does not decode, or it is lost: the log's name still leads to it.
+        """
+        metadata, version = await self.read(incarnation, fresh=fresh, known=known)
+        if metadata is None:
+            raise await self.why_missing(name, incarnation)
+        return metadata, version
+
     async def why_missing(self, name: str, incarnation: int) -> LogNotFound | MetadataCorrupt:
         """Return the error for a log whose record was just not found.
 
@@ -192,7 +211,7 @@ class LogRegistry:
             The record that was written; None if there was nothing to do.
 
         Raises:
-            LogNotFound: The log no longer exists.
+            LogNotFound, MetadataCorrupt: As for ``existing``.
             MetadataOutcomeUnknown: The change may or may not have happened.
         """
         sent: LogMetadata | None = None  # The last record that was sent, which may be stored.
@@ -202,9 +221,7 @@ class LogRegistry:
 
         async def write(is_unsure: bool) -> LogMetadata | None:
             nonlocal sent, sent_at, is_overtaken, refused
-            metadata, version = await self.read(incarnation, fresh=not is_unsure)
-            if metadata is None:
-                raise LogNotFound(name)
+            metadata, version = await self.existing(name, incarnation, fresh=not is_unsure)
             changed: LogMetadata | None
             if is_unsure and sent is not None and metadata.token == sent.token:
                 return sent
@@ -338,8 +355,11 @@ class LogRegistry:
             is_there = name_node is not None and _names(name_node.value, name, incarnation, damaged=damaged)
             if is_unsure and not is_there:
                 return last  # The attempt whose answer was lost removed both nodes.
-            if name_node is None or not is_there or (node is None and not damaged):
+            if name_node is None or not is_there:
                 raise LogNotFound(name)
+            if node is None and not damaged:
+                assert incarnation is not None
+                raise await self.why_missing(name, incarnation)
             operations = [Delete(path, name_node.version)]
             last = None
             if node is not None and incarnation is not None:

@@ -17,6 +17,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
+    LogNotFound,
     MetadataError,
     MetadataUnavailable,
     RecoveryFailed,
@@ -63,6 +64,7 @@ async def take_over(
 
     Raises:
         LogNotFound: The log no longer exists.
+        MetadataCorrupt: The log's record does not decode, or it is lost.
         LogSealed: The log is sealed.
         LogListFull: The log's list has no room for another ledger.
         RecoveryFailed: Too few bookies answer to end the previous leader's ledgers. Try again.
@@ -204,8 +206,11 @@ async def _run(
                 case TakeoverNeed.DONE:
                     return writer
                 case TakeoverNeed.FAILED:
-                    assert core.failure is not None
-                    raise core.failure
+                    failure = core.failure
+                    assert failure is not None
+                    if isinstance(failure, LogNotFound):
+                        failure = await registry.why_missing(failure.name, incarnation)
+                    raise failure
 
     try:
         return await settle(client.store, drive, what=what)

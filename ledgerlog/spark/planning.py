@@ -160,9 +160,9 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
         )
     seen = -1
     while True:
-        metadata, version = (None, -1) if found is None else await registry.read(found)
-        if metadata is None:
+        if found is None:
             raise LogNotFound(name)
+        metadata, version = await registry.existing(name, found)
         try:
             return await _view(client, metadata)
         except LedgerNotFound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 import trio
@@ -14,8 +15,10 @@ from ledgerlog.errors import (
     LogNotFound,
     MetadataUnavailable,
 )
+from ledgerlog.log.attach import stage
+from ledgerlog.log.gather import gather_ledgers
 from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
-from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL
+from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL, LogRegistry
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.layout import cursors_path, log_name_path, log_record_path
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -51,6 +54,11 @@ def client(world: World) -> Client:
 
 async def make(client: Client, name: str = "log", **options: object) -> Log:
     return await create_log(client, name, **options)
+
+
+async def open_and_leave(opened: AbstractAsyncContextManager[object]) -> None:
+    async with opened:
+        pass
 
 
 async def stored(log: Log) -> LogMetadata:
@@ -194,7 +202,7 @@ async def test_a_name_that_leads_nowhere_is_removed(world: World, client: Client
     assert await list_logs(client) == []
     half = await make(client, "half")
     await client.store.delete(log_record_path(half.incarnation))
-    with pytest.raises(LogNotFound):
+    with pytest.raises(MetadataCorrupt, match="lost the record of log 'half'"):
         await delete_log(client, "half")
     await delete_log(client, "half", damaged=True)
     assert await list_logs(client) == []
@@ -206,8 +214,18 @@ async def test_a_name_without_a_record_is_a_damaged_log_and_no_deleted_one(
     log = await make(client)
     await log.cursor("reader").set(0)
     await client.store.delete(log_record_path(log.incarnation))
-    with pytest.raises(MetadataCorrupt, match="lost the record of log 'log'"):
-        await log.info()
+    registry = LogRegistry(client.store, client.environment)
+    for attempt in (
+        log.info,
+        lambda: open_and_leave(log.read()),
+        lambda: open_and_leave(log.writer()),
+        lambda: open_and_leave(stage(client, registry, "log", log.incarnation)),
+        lambda: log.truncate(1),
+        lambda: log.cursor("another").set(0),
+        lambda: gather_ledgers(client, registry, "log", log.incarnation),
+    ):
+        with pytest.raises(MetadataCorrupt, match="lost the record of log 'log'"):
+            await attempt()
     await sweep(client, min_age_s=0)
     assert await client.store.children(cursors_path(log.incarnation)) == ["reader"]
     await delete_log(client, "log", damaged=True)
