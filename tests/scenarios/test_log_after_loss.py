@@ -7,15 +7,19 @@ loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
+from ledgerlog.archive.jobs.job import archive_log
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.errors import (
     AppendUnknown,
     EntryCorrupt,
@@ -38,8 +42,9 @@ from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record
 from ledgerlog.model.segments import Gap, LogSegment
-from ledgerlog.testing.faulty_store import answer_lost_behind
+from ledgerlog.testing.faulty_store import Call, GoOn, answer_lost_behind
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
+from tests.repairing import quiet, set_up, start_repair
 
 KEPT, LOST, BEHIND = 51, 49, 100
 RESUMED = KEPT + LOST
@@ -396,10 +401,18 @@ class Follower:
     told: list[LedgerLogError] = attrs.field(factory=list)
     """The error that ended the reader."""
     _host: str = ""
+    _reached: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def offsets(self) -> list[int]:
         return [record.offset for record in self.found]
+
+    def __attrs_post_init__(self) -> None:
+        self._reached.set()
+
+    async def _hold(self, _: Call, go_on: GoOn) -> object:
+        await self._reached.wait()
+        return await go_on()
 
     async def begin(self, cluster: MemoryCluster, count: int) -> None:
         """Begin to follow, and return when ``count`` records have come."""
@@ -407,6 +420,7 @@ class Follower:
         async def run() -> None:
             async with cluster.client() as client:
                 self._host = client.host
+                client.store.faults.append(self._hold)
                 async with (await open_log(client.opened, "log")).read(follow=True) as reader:
                     try:
                         async for record in reader:
@@ -418,12 +432,14 @@ class Follower:
         await eventually(lambda: len(self.found) == count)
 
     def lose(self, cluster: MemoryCluster, bookies: Iterable[str]) -> None:
-        """Get no more answers of the bookies."""
+        """Get no more answers, neither of the bookies nor of the metadata store."""
+        self._reached = trio.Event()
         for bookie in bookies:
             cluster.network.stall(self._host, bookie)
 
     async def come_back(self, after: LostAtTheEnd) -> LedgerLogError:
-        """Reach the bookies again, and return the error that ends the reader."""
+        """Get answers again, and return the error that ends the reader."""
+        self._reached.set()
         for bookie in after.bookies:
             after.cluster.network.heal(self._host, bookie)
         await eventually(lambda: bool(self.told))
@@ -446,6 +462,37 @@ async def test_a_follower_is_told_of_a_loss_though_the_ledger_that_had_it_has_le
             await writer.roll()
             await writer.truncate(KEPT + 10)
             assert (await after.log.info()).segments[0].first_offset == KEPT, "where the new records begin"
+            failure = await follower.come_back(after)
+        assert isinstance(failure, EntryCorrupt)
+        assert f"was read with record {RESUMED - 1} of epoch 1" in str(failure)
+        assert follower.offsets == list(range(RESUMED))
+
+
+async def test_a_follower_is_told_of_a_loss_though_a_file_has_its_ledger_with_the_new_records(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery)
+
+        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
+            await follower.begin(cluster, RESUMED)
+            follower.lose(cluster, bookies)
+
+        async with lost_at_the_end(with_100=follow) as after:
+            async with after.log.writer() as writer:
+                await writer.append_many([b"new"] * LOST)  # The follower is where the next entry begins.
+                await writer.append_many([b"new"] * 11)
+            async with after.log.writer() as writer:
+                await writer.append(b"newest")  # Bookies keep the newest ledger.
+            queue = await set_up(after.client)
+            await start_repair(after.cluster)
+            await trio.sleep(60)  # Only a ledger with all its copies is archived.
+            await quiet(queue)
+            clock.autojump_threshold, clock.rate = math.inf, 1.0  # Archive files are read in threads.
+            opened = after.client.opened
+            steps = await archive_log(opened, "log", str(tmp_path), keep_copies_s=0)
+            assert [step.what for step in steps].count("given up") == 2
+            assert [step.what for step in await merge_log(opened, "log", str(tmp_path))] == ["merged"]
             failure = await follower.come_back(after)
         assert isinstance(failure, EntryCorrupt)
         assert f"was read with record {RESUMED - 1} of epoch 1" in str(failure)
