@@ -103,6 +103,19 @@ async def test_what_is_on_disk_is_read_in_as_many_requests_as_it_takes_and_says_
         assert part.sums == sums_of(digests([e for e in ids if 7 <= e <= 40]), 1)
 
 
+async def test_files_that_take_turns_in_a_ledger_are_examined_in_the_order_of_the_entries() -> None:
+    """Seed 20000046 of the long simulations: an entry was repaired between two that another file holds."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    for parts in ([range(3), range(6, 9)], [range(3, 6), range(9, 12)]):
+        async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+            for ids in parts:
+                await add_durably(engine, L, ids)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        whole = await scrubbed(engine, last=20)
+        assert whole.sound == set(range(12))
+        assert whole.sums == sums_of(digests(range(12)), 1)
+
+
 async def test_what_rotted_is_unsound_even_where_it_was_read_a_moment_ago() -> None:
     disk, indexes = MemoryDisk(), MemoryIndexes()
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:

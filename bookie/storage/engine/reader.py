@@ -226,7 +226,10 @@ class Reader:
 
     async def _fetch(self, runs: Sequence[EntryRun], bytes_max: int) -> dict[EntryRun, bytes | Status]:
         """Fetch the frames of the first few runs: as many as a read of ``bytes_max`` payload bytes may need.
-        Either all of these runs lie in one segment in memory, or all lie in files."""
+
+        Either all of these runs lie in one segment in memory, or all lie in files. The frames come in the
+        order of the runs.
+        """
         resident = self._residents.get(runs[0].file)
         if resident is not None:
             number, view = runs[0].file, resident.image.view
@@ -271,7 +274,7 @@ class Reader:
                 start = span[0].offset
                 for run in span:
                     frames[run] = part[run.offset - start : run.offset - start + run.length]
-        return frames
+        return {run: frames[run] for run in batch}
 
     def _cached(self, run: EntryRun) -> bytes | Entries | None:
         return None if run.file in self._residents else self.cache.get(run)
