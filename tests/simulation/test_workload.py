@@ -411,6 +411,16 @@ def test_the_command_prints_a_line_for_each_seed_and_a_summary(reports: list[Rep
     assert (summary["seeds"], summary["failed"]) == (2, [])
 
 
+def test_the_command_tells_where_a_failure_without_a_text_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_silently(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(SimDisk, "write_sync", fail_silently)
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "4", "--small"])
+    assert done.exit_code == 1
+    assert "in fail_silently" in done.stderr
+
+
 def test_the_command_tells_of_a_failing_seed_and_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimDisk, "write_sync", lying)
     done = CliRunner().invoke(cli, ["simulate", "--seeds", "4", "--small", "--shrink"])
