@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import Cookie
@@ -49,4 +48,4 @@ async def follow_draining(
             set_read_only(is_wanted)
 
     what = f"bookie={cookie.bookie_id}: it is not known whether an operator wants the bookie emptied"
-    await follow(store, path, look, what=what, log=logger, survives=(LedgerLogError,))
+    await follow(store, path, look, what=what, log=logger)

@@ -103,7 +103,6 @@ class Looking:
                 what=f"the console cannot look at {path}",
                 log=logger,
                 pause_s=_RETRY_S,
-                survives=(LedgerLogError,),
             )
         finally:
             self.forget(path)

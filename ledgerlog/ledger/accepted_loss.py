@@ -86,7 +86,7 @@ async def recover_accepting_loss(
     absent = IdSequence.of(seen.unreadable).ranges
     return AcceptedLoss(
         metadata=metadata,
-        lost_from=None if lost_from is None else int(lost_from),
+        lost_from=int(lost_from) if lost_from is not None and lost_from.isdigit() else None,
         cut=IdSequence(without([(end + 1, seen.entries - 1)] if seen.entries > end + 1 else [], absent)),
         unreadable=IdSequence((low, min(high, end)) for low, high in absent if low <= end),
         unreachable=seen.unreachable,

@@ -26,7 +26,6 @@ from ledgerlog.errors import (
     BookieReadOnly,
     BookieUnavailable,
     IncompatibleVersion,
-    LedgerLogError,
     MetadataUnavailable,
     NotEnoughBookies,
     NotEnoughRacks,
@@ -454,5 +453,4 @@ class BookieDirectory:
             what="the view of the bookies is not kept up",
             log=logger,
             pause_s=_RETRY_S,
-            survives=(LedgerLogError,),
         )

@@ -278,8 +278,7 @@ async def splice(
                 case SpliceNeed.ASK:
                     core.on_asked()
                     answer = await ask_leader(client, registry, incarnation, commit)
-                    if isinstance(answer, SpliceRequest):
-                        assert answer.refused is not None
+                    if isinstance(answer, SpliceRequest) and answer.refused is not None:
                         core.on_refused(answer.refused, is_full=answer.is_full)
                     elif answer is RequestEnd.UNANSWERED:
                         core.on_unanswered()

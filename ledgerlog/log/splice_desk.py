@@ -111,7 +111,11 @@ class SpliceDesk:
         await self._client.store.sync()
         while self._tokens:
             token = next(iter(self._tokens))
-            admitted = await self._read(token, base, now_ms)
+            try:
+                admitted = await self._read(token, base, now_ms)
+            except MetadataCorrupt as cause:  # The request, the producer's mark, or a staged ledger.
+                logger.warning("log=%s: a request for a splice is not answered: %s", self._name, cause)
+                admitted = None
             if admitted is not None:
                 self._admitted = admitted
                 return ChainSplice(staged=admitted.commit.placed, now_ms=now_ms)
@@ -123,11 +127,7 @@ class SpliceDesk:
         node = await store.get(path)
         if node is None:
             return None
-        try:
-            request = SpliceRequest.decode_untrusted(node.value)
-        except MetadataCorrupt as cause:
-            logger.warning("log=%s: a request for a splice is not answered: %s", self._name, cause)
-            return None
+        request = SpliceRequest.decode_untrusted(node.value)
         if request.refused is not None:
             return None
         commit = commit_of(request)

@@ -102,7 +102,10 @@ async def ask_leader(
             if node is None or refused is not None:
                 ended.set()
 
-        await race(ended.wait, lambda: follow(store, path, look, what=f"{path} is not watched", log=logger))
+        await race(
+            ended.wait,
+            lambda: follow(store, path, look, what=f"{path} is not watched", log=logger, survives=AWAY),
+        )
 
     async def until_nobody_leads() -> None:
         ended = trio.Event()
@@ -114,7 +117,8 @@ async def ask_leader(
 
         watched = log_record_path(incarnation)
         await race(
-            ended.wait, lambda: follow(store, watched, look, what=f"{watched} is not watched", log=logger)
+            ended.wait,
+            lambda: follow(store, watched, look, what=f"{watched} is not watched", log=logger, survives=AWAY),
         )
 
     is_over = False

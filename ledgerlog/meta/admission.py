@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.settings import StoredSettings
 from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
@@ -40,4 +39,4 @@ async def follow_admission(store: MetadataStore, tell: Callable[[Admission], Non
         tell(await STORED_ADMISSION.read(store))
 
     what = "it is not known how the cluster is closed"
-    await follow(store, ADMISSION, look, what=what, log=logger, survives=(LedgerLogError,))
+    await follow(store, ADMISSION, look, what=what, log=logger)

@@ -223,7 +223,7 @@ async def follow(
     log: logging.Logger,
     every_s: float = math.inf,
     pause_s: float = RECONNECT_DELAY_MAX_S,
-    survives: tuple[type[LedgerLogError], ...] = AWAY,
+    survives: tuple[type[LedgerLogError], ...] = (LedgerLogError,),
 ) -> NoReturn:
     """Call ``look`` after each change at or below ``path``, forever.
 

@@ -18,7 +18,9 @@ from typing import Self
 
 import attrs
 
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LEDGER_ID_MAX
+from ledgerlog.model.attach import check_splicer
 from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ledger import MetadataCorrupt
 
@@ -73,9 +75,14 @@ class SpliceRequest:
         numbers = fields.sequence("staged", int)
         if len(numbers) % _COLUMNS or not all(0 <= number <= LEDGER_ID_MAX for number in numbers):
             fields.fail("the field 'staged' does not hold four numbers for each ledger")
-        refused = fields.optional("refused", str)
+        producer, refused = fields.optional("producer", str), fields.optional("refused", str)
+        if producer is not None:
+            try:
+                check_splicer(producer)
+            except InvalidArgument as cause:
+                fields.fail(str(cause))
         return cls(
-            producer=fields.optional("producer", str),
+            producer=producer,
             source=fields.get("source", str),
             run=fields.get("run", str),
             batch=fields.integer("batch"),

@@ -416,25 +416,22 @@ class PeerSession:
             raise BookieUnavailable(self.broken)
         self._last_request += 1
         number = self._last_request
-        request = self._requests[number] = _Request(kind, ledger_id)
-        self._send(
-            [
-                encode_head(
-                    kind,
-                    flags=flags,
-                    count=count,
-                    request=number,
-                    ledger_id=ledger_id,
-                    first=first,
-                    last=last,
-                    lac=lac,
-                    lafr=lafr,
-                    argument=argument,
-                    wait_ms=wait_ms,
-                    key=key,
-                )
-            ]
+        head = encode_head(
+            kind,
+            flags=flags,
+            count=count,
+            request=number,
+            ledger_id=ledger_id,
+            first=first,
+            last=last,
+            lac=lac,
+            lafr=lafr,
+            argument=argument,
+            wait_ms=wait_ms,
+            key=key,
         )
+        request = self._requests[number] = _Request(kind, ledger_id)
+        self._send([head])
         try:
             await request.is_over.wait()
         finally:

@@ -175,7 +175,6 @@ class Worker:
             what=f"worker={self.name} cannot list the tasks",
             log=logger,
             every_s=_LOOK_S,
-            survives=(LedgerLogError,),
         )
 
     async def _list(self) -> None:
@@ -209,7 +208,6 @@ class Worker:
             self._heed,
             what=f"worker={self.name} uses its last settings",
             log=logger,
-            survives=(LedgerLogError,),
         )
 
     async def _heed(self) -> None:

@@ -30,6 +30,8 @@ from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.store import Create, NodeExists, SessionState, Set, VersionConflict
 from ledgerlog.meta.zookeeper import tree
 from ledgerlog.meta.zookeeper.acl import OPEN
+from ledgerlog.meta.zookeeper.conversation import Attempt
+from ledgerlog.meta.zookeeper.plan import MakeZnode
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
 from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import Ensemble, expire_session, new_chroot, open_ensemble
@@ -362,6 +364,8 @@ async def test_an_id_is_given_out_once_across_generations_of_the_counter(
             given.append(await (first if n % 3 else second).next_id("n"))
             assert await second.highest_id("n") == given[-1]
         assert given == list(range(12))
+        not_ours = MakeZnode(f"{first._names.counter('n')}/not-ours")
+        await first._conversation.write([not_ours], Attempt(), is_repeatable=True)
         async with open_zookeeper_store(zookeeper_hosts, chroot=chroot) as third:
             assert await third.next_id("n") == 12
 

@@ -381,6 +381,14 @@ async def test_entries_that_all_others_deny_are_named_as_lost_and_still_not_deni
             await reader.read(0, 5)
 
 
+async def test_a_label_of_a_user_is_not_taken_for_the_first_lost_entry(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332, metadata={LOST_FROM: b"yes"})
+        await writer.append(b"0")
+        await writer.aclose()
+        assert (await client.ledgers.recover_accepting_loss(writer.ledger_id)).lost_from is None
+
+
 async def test_an_operator_closes_a_ledger_that_lost_too_much_and_is_told_what_it_cost(
     clock: MockClock,
 ) -> None:

@@ -6,20 +6,27 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from ledgerlog import limits
-from ledgerlog.errors import LogListFull, LostLeadership, MetadataOutcomeUnknown, OffsetMismatch
+from ledgerlog.errors import (
+    LogListFull,
+    LostLeadership,
+    MetadataOutcomeUnknown,
+    OffsetMismatch,
+    StorageCorrupt,
+)
 from ledgerlog.limits import LOG_SPLICE_ANSWER_S, LOG_SPLICE_HOLD_S
-from ledgerlog.log.core.attach import SpliceRefused
+from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.log import open_log
 from ledgerlog.log.splice_desk import SpliceDesk
 from ledgerlog.log.splice_requests import request_of
 from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.store import Delete
-from ledgerlog.model.layout import ledger_path, log_record_path, request_path, requests_path
+from ledgerlog.model.layout import ledger_path, log_record_path, request_path, requests_path, splice_path
 from ledgerlog.testing.faulty_store import Call, GoOn
 from ledgerlog.testing.memory_cluster import open_cluster
 from tests.shells.test_log_splice import batch, commit, contents, mark_of, mortal, new_log, registry, staged
@@ -575,3 +582,72 @@ async def test_a_request_that_cannot_be_read_is_left_alone_and_others_are_served
             await writer.append(b"c")
         assert await contents(log) == [b"a", b"b", b"c"]
         assert await driver.store.children(requests_path(log.incarnation)) == ["00", "01"]
+
+
+TOO_MANY = 2**63 - 2
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda made, ledger: attrs.evolve(made, staged=(ledger, ledger)),
+        lambda made, ledger: attrs.evolve(made, staged=(attrs.evolve(ledger, record_count=0),)),
+        lambda made, ledger: attrs.evolve(made, staged=(attrs.evolve(ledger, record_count=TOO_MANY),)),
+        lambda made, ledger: attrs.evolve(made, staged=(attrs.evolve(ledger, byte_length=TOO_MANY),)),
+    ],
+    ids=["a ledger twice", "no records", "too many records", "too many bytes"],
+)
+async def test_a_request_that_no_stage_can_have_made_does_not_end_the_leader(
+    autojump_clock: object, spoil: Callable[[Commit, Staged], Commit]
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as driver:
+        log = await new_log(client)
+        async with log.writer() as writer:
+            await writer.append(b"a")
+            made = batch(0, await staged(driver.opened, log, [b"b"]))
+            spoiled = spoil(made, made.staged[0])
+            path = request_path(log.incarnation, "aa")
+            await driver.store.create(path, request_of(spoiled).encode(), ephemeral=True)
+            await trio.sleep(1)
+            assert await driver.store.get(path) is None, "it is answered"
+            with pytest.raises(SpliceRefused):
+                await commit(driver.opened, log, spoiled)
+            await writer.append(b"c")
+            await commit(driver.opened, log, made)
+        assert await contents(log) == [b"a", b"c", b"b"]
+
+
+async def test_a_mark_that_cannot_be_read_does_not_end_the_leader(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as driver:
+        log = await new_log(client)
+        async with log.writer() as writer:
+            await writer.append(b"a")
+            first, second = await staged(driver.opened, log, [b"b"], [b"d"])
+            await commit(driver.opened, log, batch(0, (first,)))
+            mark = splice_path(log.incarnation, "etl")
+            await driver.store.set(mark, b"no mark", version=0)
+            await driver.store.create(
+                request_path(log.incarnation, "aa"), request_of(batch(1, (second,))).encode(), ephemeral=True
+            )
+            await trio.sleep(1)
+            await writer.append(b"c")
+        assert await contents(log) == [b"a", b"b", b"c"]
+
+
+async def test_a_leader_goes_on_while_its_requests_cannot_be_listed(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as driver:
+        log = await new_log(client)
+        is_damaged = True
+
+        async def damaged(call: Call, go_on: GoOn) -> object:
+            if is_damaged and call.verb == "children" and call.path == requests_path(log.incarnation):
+                raise StorageCorrupt("metadata.sqlite", None, "database disk image is malformed")
+            return await go_on()
+
+        client.store.faults.append(damaged)
+        async with log.writer() as writer:
+            await writer.append(b"a")
+            await trio.sleep(60)
+            is_damaged = False
+            await commit(driver.opened, log, batch(0, await staged(driver.opened, log, [b"b"])))
+        assert await contents(log) == [b"a", b"b"]

@@ -19,6 +19,7 @@ import pytest
 from storing import (
     COOKIE,
     KEY,
+    SMALL,
     Crash,
     add_durably,
     add_frame,
@@ -512,3 +513,28 @@ async def test_of_entries_that_stand_in_two_files_and_do_not_fit_one_row_a_salva
         for entry_id in (0, 2, 4, 6):
             found = await read(engine, 7, entry_id, entry_id)
             assert found.entries.payloads() == [payload_of(7, entry_id)]
+
+
+async def test_after_a_salvage_no_segment_has_a_number_that_an_entry_log_replaced() -> None:
+    """The newest entry log is damaged, and the segment that it replaced is gone with the others.
+
+    Otherwise the next rebuild of the index would leave out a new segment of this number.
+    """
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    config = attrs.evolve(SMALL, scrub=False)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        for entry_id in range(120):
+            await add_durably(engine, 1, [entry_id])
+        await engine.flush()
+    for path in [path for path in disk.files if path.endswith(".journal")]:
+        del disk.files[path]
+    disk.files[max(path for path in disk.files if path.endswith(".entries"))][-1] ^= 1
+    async with opened("b", disk, indexes) as directory:
+        assert (await salvage(directory, lambda: os.urandom(16))).set_aside
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        await add_durably(engine, 2, range(3))
+    async with opened("b", disk, indexes) as directory:
+        await rebuild_index(directory)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        found = await read(engine, 2)
+        assert (found.status, list(found.entries.ids)) == (Status.OK, [0, 1, 2])

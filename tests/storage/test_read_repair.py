@@ -9,11 +9,13 @@ import pytest
 from storing import SMALL, Crash, add, add_durably, add_frame, payload_of, read, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.core import rows
 from bookie.core.frames import salvage
 from bookie.core.journal_items import EntryRun
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import MemoryIndexes
+from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.frame import HEADER_BYTES, Status
 
 STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)
@@ -290,3 +292,33 @@ def test_of_a_frame_without_a_head_each_entry_that_proves_itself_is_believed() -
             assert len(found) == 4
     assert not salvage(run, whole[:-1])
     assert not salvage(run, whole[:50])
+
+
+async def test_an_add_that_cannot_look_into_the_index_before_it_repairs_has_a_status(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that no longer fits one frame is replaced by two, so the index is asked where they would lie."""
+    ids = range(100, 300)
+    payloads = [b"%05d" % entry_id + bytes(86) for entry_id in ids]
+    async with running("b", STAYS, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, L, ids, payloads=payloads)
+    ((content, at),) = [(c, c.find(payloads[7])) for c in machine.disk.files.values() if payloads[7] in c]
+    content[at] ^= 0xFF
+    smaller = attrs.evolve(STAYS, frame_bytes_max=15_000)
+    async with running("b", smaller, disk=machine.disk, indexes=machine.indexes) as engine:
+        index = engine.index
+        get_now = index.get_now
+
+        def damaged(key: bytes) -> bytes | None:
+            if rows.is_run_key(key):
+                raise StorageCorrupt("b/index", None, "a damaged block")
+            return get_now(key)
+
+        frame, entries = add_frame(L, ids, payloads, recovery=True)
+        with monkeypatch.context() as patches:
+            patches.setattr(index, "get_now", damaged)
+            assert engine.add(frame, entries) is Status.CORRUPT
+        position = engine.add(frame, entries)
+        assert not isinstance(position, Status)
+        await engine.wait_durable(position)
+        assert (await read(engine, L, 100, 299)).entries.payloads()[:8] == payloads[:8]

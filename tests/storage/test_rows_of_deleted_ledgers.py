@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from bookie.storage.disk.gone_ledgers import gone_path, read_gone
 from bookie.storage.disk.loss_marks import read_marks
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
 from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
@@ -366,3 +368,40 @@ async def test_a_ledger_is_gone_for_readers_once_that_is_durable(machine: Machin
             assert (await read(engine, 1)).status is Status.OK
             gate.open()
         await check_refused(engine, [1])
+
+
+async def test_compaction_hears_of_a_deletion_after_a_flush_that_ended_before_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both watch for deletions. The flush ended its watch by a comparison of sets, and both were empty."""
+    held, go_on = trio.Event(), trio.Event()
+    write = EntryLogFiles.write
+
+    async def hold(self: EntryLogFiles, **options: Any) -> Any:
+        if options["level"]:  # A flush writes at level 0.
+            held.set()
+            await go_on.wait()
+        return await write(self, **options)
+
+    monkeypatch.setattr(EntryLogFiles, "write", hold)
+    machine.oracle.listed = {1, 2}
+    async with machine.running() as engine:
+
+        async def fill(first: int, end: int) -> None:
+            for entry_id in range(first, end):
+                for ledger_id in (1, 2):
+                    await add_durably(engine, ledger_id, [entry_id])
+            await wait_all_tasks_blocked()
+
+        await fill(0, 60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(engine.compactor.compact, is_eventual=True))
+            await held.wait()
+            flushed = engine.statistics()["segments_flushed"]
+            await fill(60, 100)
+            assert engine.statistics()["segments_flushed"] > flushed
+            machine.oracle.gone.add(1)
+            assert await collect(engine) == 1
+            go_on.set()
+        assert set(machine.rows_of_ledgers()) == {2}
+        assert len(await read_all(engine, 2)) == 100

@@ -116,6 +116,21 @@ async def test_files_that_take_turns_in_a_ledger_are_examined_in_the_order_of_th
         assert whole.sums == sums_of(digests(range(12)), 1)
 
 
+async def test_a_file_that_cannot_be_read_between_two_others_does_not_end_the_bookie() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    for parts in ([range(3), range(6, 9)], [range(3, 6), range(9, 12)]):
+        async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+            for ids in parts:
+                await add_durably(engine, L, ids)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        path = sorted(path for path in disk.files if path.endswith(".journal"))[1]
+        missing = disk.files.pop(path)
+        whole = await scrubbed(engine, last=20)
+        disk.files[path] = missing
+        assert whole.sound == {0, 1, 2, 6, 7, 8}
+        assert whole.unsound == {3, 4, 5, 9, 10, 11}
+
+
 async def test_what_rotted_is_unsound_even_where_it_was_read_a_moment_ago() -> None:
     disk, indexes = MemoryDisk(), MemoryIndexes()
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:

@@ -616,6 +616,11 @@ def test_a_ledger_that_cannot_belong_there_is_corrupt(found: tuple[int, int], fo
         count_segment(1, 5, contents(*found), follows_open=follows_open)
 
 
+def test_a_ledger_whose_bytes_count_backwards_is_corrupt() -> None:
+    with pytest.raises(EntryCorrupt, match="49 after"):
+        count_segment(1, 5, attrs.evolve(contents(5, 8), bytes_after=49), follows_open=False)
+
+
 def test_records_of_a_newer_ledger_whose_older_one_lost_some_are_not_in_the_log() -> None:
     """The leader dies while it drains: nobody kept offset 2 of ledger 0, but ledger 1 kept offset 3."""
     world = World()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ledgerlog.errors import LedgerNotFound, NotEnoughBookies, RecoveryFailed
 from ledgerlog.ledger.core import recovery as recovery_module
 from ledgerlog.ledger.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
+from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import Fragment, LedgerState
 from ledgerlog.model.quorum import Replication
@@ -248,6 +249,14 @@ def test_reading_starts_after_the_highest_lac_that_a_fenced_bookie_has_seen() ->
     recovery.on_fence_ok(1, 6, NO_ENTRY)
     assert (recovery.start, recovery.frozen_lac) == (6, 6)
     assert {ask.first for ask in recovery.take_reads()} == {7}
+
+
+def test_a_lac_that_no_ledger_can_have_fails_the_recovery() -> None:
+    """There are no ids behind it to ask for."""
+    recovery, _ = start(round_entries=100)
+    fence(recovery, lac=ENTRY_ID_MAX - 50)
+    assert isinstance(recovery.failure, RecoveryFailed)
+    assert recovery.take_reads() == []
 
 
 def test_a_fence_that_is_confirmed_after_reading_began_changes_nothing() -> None:

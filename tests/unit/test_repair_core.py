@@ -262,6 +262,22 @@ def test_a_repair_that_another_overtook_with_other_bookies_is_over() -> None:
         assert repair.phase is phase
 
 
+@pytest.mark.parametrize(
+    "state", [LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED], ids=lambda state: state.name
+)
+def test_a_repair_whose_fragment_has_another_range_now_is_over(state: LedgerState) -> None:
+    """A recovery after a restore names other bookies for the whole ledger. The copies are of a part only."""
+    two = new_metadata((3, 3, 2), state=LedgerState.OPEN, fragments=TWO)
+    repair, register = start(two, 0, {B1: B4})
+    assert sorted(copy_all(repair)[B4]) == [0, 1, 2, 3]
+    last = 6 if state is LedgerState.CLOSED else None
+    one = new_metadata((3, 3, 2), state=state, fragments=(Fragment(0, (B0, B1, B2)),), last_entry=last)
+    register.put(one)
+    carry_out(repair, register)
+    assert isinstance(repair.failure, RepairFailed)
+    assert register.stored == one
+
+
 def test_a_new_bookie_that_takes_no_copy_fails_the_repair() -> None:
     repair, _ = start(closed(), 0, {B1: B3})
     (ask,) = repair.take_asks()

@@ -200,7 +200,10 @@ class Adder:
             elif known != digest:
                 return Status.CONFLICT
         if standing.damaged:
-            refusal = self._mender.repair_now(state, standing.damaged, entries, header)
+            try:
+                refusal = self._mender.repair_now(state, standing.damaged, entries, header)
+            except StorageError as error:  # The index cannot be read, so nothing was replaced.
+                return status_of(error)
             if refusal is not None:
                 return refusal
             fresh = [index for index in fresh if not standing.is_damaged(entries.ids[index])]

@@ -243,7 +243,8 @@ class Reader:
             return await self._read_together(batch)
         except StorageError:
             # One of several files cannot be read. Try the first run's file alone.
-            batch = [run for run in batch if run.file == batch[0].file]
+            number = batch[0].file
+            batch = list(takewhile(lambda run: run.file == number, batch))
         try:
             return await self._read_together(batch)
         except StorageError:

@@ -95,7 +95,8 @@ class Rewriter:
         try:
             yield gone
         finally:
-            self._watching.remove(gone)
+            # ``remove`` would look for an equal set, and most of them are empty.
+            self._watching = [each for each in self._watching if each is not gone]
 
     # --- moving entries ---------------------------------------------------------------------------
 

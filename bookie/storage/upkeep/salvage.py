@@ -116,14 +116,18 @@ class _Salvage:
             if await self._is_sound_log(number):
                 sound.add(number)
                 replaced |= await self._logs.read_replaced(number)
+        # A segment that a damaged log replaced is salvaged if it is still there. In any case its number is
+        # taken, because the new log lists it as replaced, too.
+        taken = replaced.highest
         for number in log_numbers:
             if number not in sound:
-                await self._move(-number, await self._read(self._logs.path(number)), is_damaged=True)
+                image = await self._read(self._logs.path(number))
+                taken = max(taken, (await self._move(-number, image, is_damaged=True)).highest)
         for number in numbers:
             if number not in replaced:
                 image = await self._read(self._segments.path(number))
                 await self._move(number, image, is_damaged=not self._is_sound_segment(number, image))
-        top = max((0, replaced.highest, *numbers))
+        top = max((taken, *numbers))
         kept = frozenset(await self._logs.numbers())
         gone = [-number for number in range(1, max(kept, default=0) + 1) if number not in kept]
         every = FileSet.join(((1, top), *((file, file) for file in gone))) if top else FileSet.of(gone)
@@ -159,8 +163,12 @@ class _Salvage:
             return False
         return True
 
-    async def _move(self, file: int, image: memoryview, *, is_damaged: bool) -> None:
-        """Write the facts that a file proves into a new entry log, then set the file aside or remove it."""
+    async def _move(self, file: int, image: memoryview, *, is_damaged: bool) -> FileSet:
+        """Write the facts that a file proves into a new entry log, then set the file aside or remove it.
+
+        Returns:
+            The files that the new log replaces.
+        """
         path = self._segments.path(file) if file > 0 else self._logs.path(-file)
         ledgers = FoundLedgers(Catalogue(MemoryIndex("salvage")))
         found: list[EntryRun] = []
@@ -179,6 +187,7 @@ class _Salvage:
         else:
             await self._disk.unlink(path)
             await self._disk.sync_directory(path.rpartition("/")[0])
+        return replaced
 
     def _facts(self, file: int, image: memoryview, path: str) -> Iterable[Fact]:
         """Yield the facts that a file proves; none if the header is damaged or belongs to another bookie."""

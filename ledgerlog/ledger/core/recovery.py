@@ -47,7 +47,7 @@ import attrs
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, NotEnoughBookies, RecoveryFailed
 from ledgerlog.ledger.core.pending import PendingAdds, Send
 from ledgerlog.ledger.core.writer import MetadataIntent
-from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
+from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.restoration import ENDED_AFTER_RESTORE_LABEL
@@ -236,6 +236,9 @@ class LedgerRecovery:
         self._round += 1
         first = self._next
         self._round_last = last = first + max(self._round_entries, stride) - 1
+        if last > ENTRY_ID_MAX:
+            self._fail(RecoveryFailed(self.ledger_id, f"a bookie claims that it has {first} entries"))
+            return
         self._answers = {}
         self._asks = []
         for start in range(first, first + stride):

@@ -83,6 +83,8 @@ from ledgerlog.model.log import LogMetadata
 __all__ = ["Commit", "Splice", "SpliceNeed", "SpliceRefused", "Staged", "StagedLedger"]
 
 _ANSWERS_MAX = 3
+_COUNT_MAX = 2**62
+"""How many records and bytes a log may have after a splice. The other half is for what follows."""
 """If the leader has removed a request this many times without splicing the batch, the splice takes over."""
 
 
@@ -445,7 +447,22 @@ class Splice(CountsOpenLedgers):
             )
         if commit.staged and len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
             return LogListFull(self._name, len(metadata.segments))
-        return self._staged_refusal()
+        return self._size_refusal(metadata) or self._staged_refusal()
+
+    def _size_refusal(self, metadata: LogMetadata) -> LedgerLogError | None:
+        """Refuse a batch that no stage can have made. Another process gave its numbers."""
+        staged = self._commit.staged
+        end = metadata.counted_end + self._commit.records
+        byte_count = metadata.counted_bytes + sum(each.byte_length for each in staged)
+        if len({each.ledger_id for each in staged}) < len(staged):
+            why = "names a ledger twice"
+        elif any(each.record_count < 1 for each in staged):
+            why = "names a ledger without records"
+        elif max(end, byte_count) > _COUNT_MAX:
+            why = f"has {self._commit.records} records and the log then {byte_count} bytes, more than can be"
+        else:
+            return None
+        return SpliceRefused(f"log {self._name!r}: batch {self._commit.batch} {why}")
 
     def _staged_refusal(self) -> LedgerLogError | None:
         for staged in self._commit.staged:

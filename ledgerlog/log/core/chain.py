@@ -171,6 +171,13 @@ def count_segment(
             f"its records have the offsets {contents.first_offset} to {contents.end_offset - 1} "
             f"but the log continues at {start_offset}",
         )
+    if contents.bytes_after < contents.bytes_before:
+        raise EntryCorrupt(
+            ledger_id,
+            0,
+            f"it says that the log has {contents.bytes_before} bytes before it and "
+            f"{contents.bytes_after} after it",
+        )
     return SegmentCounts(
         contents.end_offset - contents.first_offset,
         contents.bytes_after - contents.bytes_before,

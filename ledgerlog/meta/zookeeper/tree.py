@@ -18,6 +18,7 @@ confirm an old state.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -58,6 +59,8 @@ from ledgerlog.meta.zookeeper.plan import (
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
 IDS_PER_GENERATION = 2**30
+
+_GENERATION = re.compile("[0-9a-f]{8}")
 
 _PLANS_MAX = 16
 """How often one transaction is planned if the directories around it keep changing."""
@@ -261,7 +264,8 @@ class Tree:
 
     async def _list_generations(self, counter: str) -> list[int]:
         names = await self._conversation.read(partial(GetChildren, self._names.counter(counter)))
-        return [] if isinstance(names, Refused) else [int(name, 16) for name in names]
+        listed = [] if isinstance(names, Refused) else names
+        return [int(name, 16) for name in listed if _GENERATION.fullmatch(name)]
 
     async def sync(self, attempt: Attempt) -> None:
         """Bring later reads up to date with all writes that finished before this call."""

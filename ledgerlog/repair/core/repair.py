@@ -311,9 +311,24 @@ class FragmentRepair:
         if stored is None:
             self._fail(LedgerNotFound(self.ledger_id))
             return
-        self.metadata, self.version = stored, version
         index = stored.fragment_index(self.fragment.first_entry)
-        ensemble = stored.fragments[index].ensemble
+        present = stored.fragments[index]
+        is_same = (present.first_entry, stored.fragment_end(index), stored.replication) == (
+            self.fragment.first_entry,
+            self.end,
+            self.metadata.replication,
+        )
+        if not is_same:
+            # The copies may not be all that the new fragment needs. For example, a recovery after a restore
+            # names other bookies for the whole ledger.
+            self._fail(
+                RepairFailed(
+                    self.ledger_id, self.fragment.first_entry, "another process changed its fragments"
+                )
+            )
+            return
+        self.metadata, self.version = stored, version
+        ensemble = present.ensemble
         slots = {self.fragment.ensemble.index(old): (old, new) for old, new in self.replacements.items()}
         if all(ensemble[slot] == new for slot, (_, new) in slots.items()):
             self.phase = RepairPhase.DONE
