@@ -299,7 +299,7 @@ async def splice(
                     assert core.failure is not None
                     if isinstance(core.failure, MetadataOutcomeUnknown):
                         return  # Asking again gives no better answer.
-                    raise core.failure
+                    raise await registry.explained(core.failure, incarnation)
 
     await settle(client.store, drive, what=f"batch {commit.batch} of log {name!r}")
     if core.failure is not None:

@@ -158,6 +158,13 @@ class LogRegistry:
             f"{log_record_path(incarnation)}, which is not there"
         )
 
+    async def explained(self, failure: LedgerLogError, incarnation: int) -> LedgerLogError:
+        """Return the failure of a core that found no record: the error of ``why_missing``. Return any other
+        failure as it is."""
+        if not isinstance(failure, LogNotFound):
+            return failure
+        return await self.why_missing(failure.name, incarnation)
+
     async def named(self) -> tuple[set[int], bool]:
         """Return the incarnations to which names lead, and whether every name could be read."""
         found, is_whole = set[int](), True

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import attrs
@@ -32,6 +33,7 @@ from ledgerlog.log.core.chain import ChainSplice
 from ledgerlog.log.splice_requests import commit_of
 from ledgerlog.meta.settle import CONFLICTS, follow
 from ledgerlog.meta.store import Delete, Operation
+from ledgerlog.model.codec import RecordTooLong
 from ledgerlog.model.layout import request_path, requests_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.splice_request import SpliceRequest
@@ -202,14 +204,16 @@ class SpliceDesk:
 
     async def _answer(self, admitted: _Admitted, why: InvalidArgument | LogListFull | None) -> None:
         path = request_path(self._incarnation, admitted.token)
+        answer: bytes | None = None
+        if why is not None:
+            refused = attrs.evolve(admitted.request, refused=str(why), is_full=isinstance(why, LogListFull))
+            with suppress(RecordTooLong):  # The asking process finds out itself when nobody splices.
+                answer = refused.encode()
         try:
-            if why is None:
+            if answer is None:
                 await self._client.store.delete(path, version=admitted.version)
             else:
-                refused = attrs.evolve(
-                    admitted.request, refused=str(why), is_full=isinstance(why, LogListFull)
-                )
-                await self._client.store.set(path, refused.encode(), version=admitted.version)
+                await self._client.store.set(path, answer, version=admitted.version)
         except CONFLICTS:
             pass  # The asking process has withdrawn the request.
 

@@ -17,7 +17,6 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
-    LogNotFound,
     MetadataError,
     MetadataUnavailable,
     RecoveryFailed,
@@ -206,11 +205,8 @@ async def _run(
                 case TakeoverNeed.DONE:
                     return writer
                 case TakeoverNeed.FAILED:
-                    failure = core.failure
-                    assert failure is not None
-                    if isinstance(failure, LogNotFound):
-                        failure = await registry.why_missing(failure.name, incarnation)
-                    raise failure
+                    assert core.failure is not None
+                    raise await registry.explained(core.failure, incarnation)
 
     try:
         return await settle(client.store, drive, what=what)

@@ -55,6 +55,7 @@ from ledgerlog.errors import (
     LogNotFound,
     LogSealed,
     LostLeadership,
+    MetadataCorrupt,
     NotLeader,
     RecordTooLarge,
     ReplicaStopped,
@@ -548,7 +549,7 @@ class Replica(Generic[M]):
                     gap = found
                 else:
                     self._core.epoch = None  # The last applied record is truncated.
-            except (LogNotFound, EntryCorrupt, WireError, ReplicaStopped):
+            except (LogNotFound, MetadataCorrupt, EntryCorrupt, WireError, ReplicaStopped):
                 raise
             except LedgerLogError as cause:
                 self._stuck = cause
@@ -645,7 +646,7 @@ class Replica(Generic[M]):
             except LogSealed as sealed:
                 self._refuse(sealed)
                 return
-            except (LogNotFound, ReplicaStopped):
+            except (LogNotFound, MetadataCorrupt, ReplicaStopped):
                 raise
             except LedgerLogError as error:
                 why = error

@@ -579,7 +579,7 @@ async def test_ids_start_at_zero_and_grow_for_each_counter(
     assert await store.next_id("other") == 0
 
 
-@pytest.mark.parametrize("through", [0, 7, 2**40 + 5])
+@pytest.mark.parametrize("through", [0, 7, 2**40 + 5, 2**62 + 5])
 async def test_skipped_ids_are_not_given_out(
     store: MetadataStore, other: MetadataStore, through: int
 ) -> None:

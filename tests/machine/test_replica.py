@@ -37,6 +37,7 @@ from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
 from ledgerlog.model.command import new_request_id
+from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.machine.machines import Keys
@@ -553,6 +554,16 @@ async def test_a_gap_that_no_snapshot_covers_stops_the_replica_and_it_says_so(cl
             await late.replica.wait_applied(4)
         assert late.replica.next_offset == 0
         assert leader.replica.failure is None
+
+
+async def test_a_follower_of_a_log_whose_record_is_lost_stops(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        follower = await s.join(leads=False)
+        log = await open_log(leader.client.opened, "log")
+        await leader.client.store.delete(log_record_path(log.incarnation))
+        await eventually(lambda: follower.replica.failure is not None)
+        assert "lost the record of log 'log'" in str(follower.replica.failure)
 
 
 async def test_a_gap_is_not_crossed_by_a_snapshot_that_is_too_short(clock: MockClock) -> None:

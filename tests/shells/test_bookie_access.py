@@ -19,7 +19,7 @@ from bookie.core.request_queue import Line
 from bookie.server.access import AccessControl
 from bookie.server.requests import _line_of
 from ledgerlog import limits
-from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.errors import MetadataUnavailable, StorageCorrupt
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.model.access import NO_RIGHTS, Grant, Role
@@ -477,6 +477,23 @@ async def test_a_new_ledger_is_refused_for_now_if_the_store_does_not_answer(
         await client.acknowledged(5)
     assert caplog.text.count("the rights of clients cannot be read") == 1
     assert caplog.text.count("the rights of clients can be read from the metadata store again") == 1
+
+
+async def test_a_new_ledger_is_refused_for_now_if_a_row_of_the_store_is_damaged(
+    machine: Machine, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def damaged(path: str) -> None:
+        raise StorageCorrupt("metadata.sqlite", None, f"the row of {path} is damaged")
+
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        with monkeypatch.context() as patches:
+            patches.setattr(bookie.store, "get", damaged)
+            await client.add(LOOSE, 0, [b"x"])
+            assert await client.refused(1) is Status.NOT_READY
+        await trio.sleep(2)
+        await client.add(LOOSE, 0, [b"x"])
+        await client.acknowledged(2)
 
 
 async def test_the_last_known_grants_hold_while_the_store_is_away(

@@ -15,7 +15,8 @@ from ledgerlog.errors import (
     LogNotFound,
     MetadataUnavailable,
 )
-from ledgerlog.log.attach import stage
+from ledgerlog.log.attach import splice, stage
+from ledgerlog.log.core.attach import Commit
 from ledgerlog.log.gather import gather_ledgers
 from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL, LogRegistry
@@ -26,6 +27,8 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, StaleReplica, answer_lost_behind, fates
+
+EMPTY = Commit(producer=None, source="", run="run", batch=0, staged=())
 
 
 def lose(client: Client, *planned: Fate) -> list[Fate]:
@@ -220,6 +223,7 @@ async def test_a_name_without_a_record_is_a_damaged_log_and_no_deleted_one(
         lambda: open_and_leave(log.read()),
         lambda: open_and_leave(log.writer()),
         lambda: open_and_leave(stage(client, registry, "log", log.incarnation)),
+        lambda: splice(client, registry, "log", log.incarnation, EMPTY),
         lambda: log.truncate(1),
         lambda: log.cursor("another").set(0),
         lambda: gather_ledgers(client, registry, "log", log.incarnation),

@@ -19,7 +19,7 @@ from ledgerlog.errors import (
     OffsetMismatch,
     StorageCorrupt,
 )
-from ledgerlog.limits import LOG_SPLICE_ANSWER_S, LOG_SPLICE_HOLD_S
+from ledgerlog.limits import LOG_SPLICE_ANSWER_S, LOG_SPLICE_HOLD_S, METADATA_BYTES_MAX
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.log import open_log
 from ledgerlog.log.splice_desk import SpliceDesk
@@ -615,6 +615,23 @@ async def test_a_request_that_no_stage_can_have_made_does_not_end_the_leader(
             await writer.append(b"c")
             await commit(driver.opened, log, made)
         assert await contents(log) == [b"a", b"c", b"b"]
+
+
+async def test_a_request_without_room_for_a_refusal_does_not_end_the_leader(autojump_clock: object) -> None:
+    """The batch is too large for one transaction, and the request is as large as a record can be."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as driver:
+        log = await new_log(client)
+        async with log.writer() as writer:
+            await writer.append(b"a")
+            made = batch(0, await staged(driver.opened, log, [b"b"]))
+            room = METADATA_BYTES_MAX - len(request_of(made).encode()) - 20
+            value = request_of(attrs.evolve(made, source="x" * room)).encode()
+            path = request_path(log.incarnation, "aa")
+            await driver.store.create(path, value, ephemeral=True)
+            await trio.sleep(1)
+            assert await driver.store.get(path) is None
+            await writer.append(b"c")
+        assert await contents(log) == [b"a", b"c"]
 
 
 async def test_a_mark_that_cannot_be_read_does_not_end_the_leader(autojump_clock: object) -> None:

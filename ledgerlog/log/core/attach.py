@@ -83,9 +83,9 @@ from ledgerlog.model.log import LogMetadata
 __all__ = ["Commit", "Splice", "SpliceNeed", "SpliceRefused", "Staged", "StagedLedger"]
 
 _ANSWERS_MAX = 3
+"""If the leader has removed a request this many times without splicing the batch, the splice takes over."""
 _COUNT_MAX = 2**62
 """How many records and bytes a log may have after a splice. The other half is for what follows."""
-"""If the leader has removed a request this many times without splicing the batch, the splice takes over."""
 
 
 class SpliceRefused(LedgerLogError):

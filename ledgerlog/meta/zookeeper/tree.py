@@ -60,7 +60,7 @@ from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
 IDS_PER_GENERATION = 2**30
 
-_GENERATION = re.compile("[0-9a-f]{8}")
+_GENERATION = re.compile("[0-9a-f]{8,16}")
 
 _PLANS_MAX = 16
 """How often one transaction is planned if the directories around it keep changing."""
