@@ -72,7 +72,7 @@ async def serve_http(listener: Listener, answer: Callable[[Asked], Awaitable[Ans
     Args:
         listener: The listener that clients connect to. The caller closes it.
         answer: Called with each request; returns the answer. If it raises a LedgerLogError, the client gets
-            503.
+            503. If it raises another Exception, the client gets 500, and the exception is logged.
 
     Raises:
         ConnectionLost: The listener broke.
@@ -182,6 +182,8 @@ class _Connection:
         self._idle = idle
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.ADMIN_HEADER_BYTES_MAX)
         self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._is_head = False
+        """Whether the request that is answered next is a HEAD. Such an answer has no body."""
 
     async def run(self) -> None:
         http = self._http
@@ -201,7 +203,11 @@ class _Connection:
                     answer = await self._answer(asked)
                 except LedgerLogError as trouble:
                     answer = Answer.text(503, f"{type(trouble).__name__}: {trouble}")
-                await self._send(answer, is_head=asked.method == "HEAD")
+                except Exception:
+                    # A fault of a page must not end what it tells of, for example a bookie.
+                    logger.exception("a request for %s failed", asked.path)
+                    answer = Answer.text(500, "this request failed; the log of the process says why")
+                await self._send(answer)
             if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
                 return
             http.start_next_cycle()
@@ -219,6 +225,7 @@ class _Connection:
                 self._http.receive_data(bytes(self._buffer[:count]))
             elif isinstance(event, h11.Request):
                 request = event
+                self._is_head = event.method == b"HEAD"
             elif isinstance(event, h11.Data):
                 body_bytes += len(event.data)
                 if body_bytes > limits.ADMIN_BODY_BYTES_MAX:
@@ -249,7 +256,7 @@ class _Connection:
             self._stream.principal,
         )
 
-    async def _send(self, answer: Answer, *, is_head: bool = False) -> None:
+    async def _send(self, answer: Answer) -> None:
         http = self._http
         if http.our_state is not h11.IDLE and http.our_state is not h11.SEND_RESPONSE:
             return
@@ -261,7 +268,7 @@ class _Connection:
             *answer.headers,
         ]
         parts = [http.send(h11.Response(status_code=answer.status, headers=headers))]
-        if answer.body and not is_head:
+        if answer.body and not self._is_head:
             parts.append(http.send(h11.Data(data=answer.body)))
         parts.append(http.send(h11.EndOfMessage()))
         await self._stream.send_all([part for part in parts if part])

@@ -8,6 +8,7 @@ program is appended as soon as it is there, and a file is appended in pieces of 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -46,6 +47,7 @@ __all__ = ["log_append", "log_read"]
 
 
 _AT_ONCE = 20_000
+_OFFSET = re.compile("[0-9]{1,19}")
 """The most records in one call. A chunk of empty lines has a million records, each with an
 acknowledgement."""
 
@@ -334,7 +336,7 @@ def log_read(
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
             log = await cluster.open_log(name)
             mark = (await log.properties()).get(UNTERMINATED) if raw else None
-            joiner = LineJoiner(None if mark is None else int(mark))
+            joiner = LineJoiner(int(mark) if mark is not None and _OFFSET.fullmatch(mark) else None)
 
             async def copy(batches: AsyncIterable[RecordBatch]) -> None:
                 async for batch in batches:

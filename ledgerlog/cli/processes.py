@@ -147,7 +147,9 @@ class Child:
         if status is None:
             return f"{self.name} (process {self.pid}) is running"
         if status < 0:
-            return f"{self.name} (process {self.pid}) was ended by {signal.Signals(-status).name}"
+            known = {each.value: each.name for each in signal.Signals}
+            by = known.get(-status, f"signal {-status}")  # Most real-time signals have no name.
+            return f"{self.name} (process {self.pid}) was ended by {by}"
         last = end_of_log(self.log_path)
         return f"{self.name} (process {self.pid}) ended with status {status}{': ' + last if last else ''}"
 

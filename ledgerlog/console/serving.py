@@ -9,9 +9,12 @@ from typing import Any, cast
 
 import hypercorn.config
 import hypercorn.trio
+import hypercorn.trio.run
 import trio
+from hypercorn.trio.tcp_server import TCPServer
 
 from ledgerlog.admin.gate import AdminGate
+from ledgerlog.concurrency.complaints import Complaints
 from ledgerlog.console.doors import Doors
 from ledgerlog.console.observer import ClusterObserver
 from ledgerlog.console.web import make_app
@@ -20,6 +23,8 @@ from ledgerlog.limits import CONSOLE_BODY_S
 from ledgerlog.net.tcp import end_if_unread
 
 __all__ = ["serve_console"]
+
+_complaints = Complaints(logging.getLogger(__name__))
 
 _STOP_S = 1.0
 _HEADER_BYTES_MAX = 16 * 1024
@@ -37,6 +42,24 @@ class _Config(hypercorn.config.Config):
         for each in (*sockets.secure_sockets, *sockets.insecure_sockets):
             end_if_unread(each, CONSOLE_BODY_S)
         return sockets
+
+
+class _Connection(TCPServer):
+    """A connection whose errors end nothing else.
+
+    hypercorn expects only OSError of a connection. Some requests of strangers raise other errors in it, for
+    example an upgrade to h2c with malformed settings.
+    """
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        except* Exception as failures:
+            _complaints.tell(f"a connection to the console failed: {failures.exceptions[0]!r}")
+
+
+# hypercorn has no setting for this. It looks the class up by this name for each connection.
+setattr(hypercorn.trio.run, "TCPServer", _Connection)  # noqa: B010  # The module does not export it.
 
 
 async def serve_console(

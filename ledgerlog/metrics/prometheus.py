@@ -66,7 +66,10 @@ def expose(measurements: Iterable[Measurement], accepts: str) -> tuple[bytes, st
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(list(measurements)))
     encode: Callable[[CollectorRegistry], bytes]
-    encode, content_type = choose_encoder(accepts)
+    try:
+        encode, content_type = choose_encoder(accepts)
+    except (TypeError, ValueError):  # The header asks for a version that is no number.
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 

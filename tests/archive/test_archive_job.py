@@ -608,6 +608,25 @@ async def test_a_log_that_is_deleted_and_made_again_is_another_log(tmp_path: Pat
         assert await retire_gone(client.opened, str(tmp_path)) == []
 
 
+async def test_a_log_whose_record_is_damaged_does_not_keep_others_from_being_retired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        for name in ("log", "other"):
+            log = await new_log(client, name)
+            await fill(log, 5, 4, 2)
+            await archive(client, tmp_path, log=name)
+            if name == "log":
+                path = log_record_path(log.incarnation)
+                node = await client.store.get(path)
+                assert node is not None
+                await client.store.set(path, b"damaged", version=node.version)
+        await delete_log(client.opened, "other")
+        assert [step.what for step in await retire_gone(client.opened, str(tmp_path))] == ["retired"] * 3
+        assert len(files(tmp_path)) == 3
+    assert "no archived file of a damaged log is deleted" in caplog.text
+
+
 async def test_the_files_of_a_log_whose_record_is_lost_stay(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)

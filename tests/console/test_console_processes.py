@@ -9,6 +9,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -79,6 +80,35 @@ def test_the_console_serves_its_page_and_ends_well_on_a_signal(uri: str) -> None
         child.send_signal(signal.SIGTERM)
         assert child.wait(PATIENCE_S) == 0
         assert child.stderr.read() == b""
+
+
+def _upgrade(settings: str) -> bytes:
+    lines = [
+        "GET / HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Connection: upgrade, http2-settings",
+        "Upgrade: h2c",
+        f"HTTP2-Settings: {settings}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_no_request_of_a_stranger_ends_the_console(uri: str) -> None:
+    """hypercorn passed these errors on, and the console ended."""
+    with running("console", "--uri", uri, "--listen", "127.0.0.1:0", "--json") as child:
+        assert child.stdout is not None
+        url = json.loads(read_until(child.stdout, b"\n"))["console"]
+        address = "127.0.0.1", int(url.rsplit(":", 1)[1])
+        for settings in ("A", "AAAA", "AAIAAAAJ"):
+            with socket.create_connection(address, timeout=PATIENCE_S) as stranger, suppress(OSError):
+                stranger.sendall(_upgrade(settings))
+                while stranger.recv(65536):
+                    pass
+        ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        with ask(f"{url}/", timeout=PATIENCE_S) as page:
+            assert b"/static/console.js" in page.read()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(PATIENCE_S) == 0
 
 
 def test_top_draws_a_screen_and_leaves_the_terminal_as_it_was_on_a_signal(uri: str) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from click.testing import CliRunner, Result
 from running_cluster import LEDGERLOG
 
 from ledgerlog import limits
 from ledgerlog.cli.lines import UNTERMINATED
 from ledgerlog.cli.main import cli
+from ledgerlog.cluster import connect
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.versions import SPOKEN
 from tests.waiting import PATIENCE_S
@@ -135,6 +137,16 @@ def test_a_missing_last_newline_is_remembered_in_a_property_and_separates_once_m
     commands.ok("log", "append", "orders", stdin=b"c\n")
     assert commands.ok("log", "read", "orders", "--raw") == b"a\nb\nc\n"
     assert commands.ok("log", "read", "orders", "--raw", "--until", "2") == b"a\nb"
+
+
+def test_a_property_of_a_user_is_not_taken_for_the_place_of_a_missing_newline(commands: Commands) -> None:
+    async def spoil() -> None:
+        async with connect(commands.uri) as cluster:
+            await (await cluster.open_log("orders")).set_properties({UNTERMINATED: "soon"})
+
+    commands.ok("log", "append", "orders", stdin=b"a\nb\n")
+    trio.run(spoil)
+    assert commands.ok("log", "read", "orders", "--raw") == b"a\nb\n"
 
 
 def test_nothing_to_append_is_not_an_error(commands: Commands) -> None:

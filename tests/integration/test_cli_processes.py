@@ -152,6 +152,11 @@ async def test_the_end_of_a_child_is_told_with_its_last_words(tmp_path: Path) ->
         await killed.wait()
         assert killed.how_it_ended().endswith("was ended by SIGKILL")
         await killed.stop()
+        nameless = await children.start("nameless", SLEEP)
+        os.kill(nameless.pid, signal.SIGRTMIN + 1)
+        await nameless.wait()
+        assert nameless.how_it_ended().endswith(f"was ended by signal {signal.SIGRTMIN + 1}")
+        await nameless.stop()
         assert children.running == []
 
 

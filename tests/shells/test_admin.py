@@ -379,6 +379,42 @@ async def test_what_is_no_request_or_too_large_is_refused_and_its_connection_end
         assert (await port.ask("GET", "/a")).status == 200
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HEAD /?a HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD //[ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000,
+        b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+    ],
+)
+async def test_a_refusal_of_a_head_request_has_no_body(clock: MockClock, sent: bytes) -> None:
+    """Anybody could end a bookie with it: an answer with a body is an error there."""
+    async with served(echo) as port:
+        stream = await port.network.connect(port.address)
+        await stream.send_all([sent])
+        answer = await receive(stream)
+        assert answer.startswith(b"HTTP/1.1 4")
+        assert answer.endswith(b"\r\n\r\n")
+        await ended(stream)
+        assert (await port.ask("GET", "/a")).status == 200
+
+
+async def test_a_page_that_fails_is_answered_with_500_and_logged(
+    clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(asked: Asked) -> Answer:
+        if asked.path == "/bad":
+            raise KeyError("a page")
+        return Answer.text(200, "good")
+
+    async with served(answer) as port:
+        assert (await port.ask("GET", "/bad")).status == 500
+        assert (await port.ask("GET", "/good")).status == 200
+    assert "a request for /bad failed" in caplog.text
+    assert "KeyError" in caplog.text
+
+
 async def test_connections_that_say_nothing_keep_nobody_out_and_end_after_a_while(clock: MockClock) -> None:
     async with served(echo) as port:
         silent = [await port.network.connect(port.address) for _ in range(limits.ADMIN_CONNECTIONS)]

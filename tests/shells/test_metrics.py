@@ -212,4 +212,5 @@ async def test_a_client_that_asks_for_openmetrics_gets_it(clock: MockClock) -> N
         text, kind = expose(measured, "application/openmetrics-text;version=1.0.0")
         assert kind.startswith("application/openmetrics-text")
         assert text.endswith(b"# EOF\n")
-        assert expose(measured, "")[1].startswith("text/plain")
+        for accepts in ("", "text/plain;version=abc", "application/openmetrics-text;version=abc"):
+            assert expose(measured, accepts)[1].startswith("text/plain")

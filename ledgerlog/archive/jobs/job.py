@@ -9,7 +9,7 @@ from ledgerlog.archive.jobs.claiming import load_destination
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.publishing import TableOptions, drop_table, open_publisher
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.errors import LogNotFound, NotEnoughBookies
+from ledgerlog.errors import LogNotFound, MetadataCorrupt, NotEnoughBookies
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S
 from ledgerlog.log.registry import LogRegistry
@@ -159,7 +159,8 @@ async def retire_gone(
 ) -> list[ArchiveStep]:
     """Delete the files, and then their records, of all logs that were deleted.
 
-    If the record of a log is lost (``log.registry``), the log was not deleted, and its files stay.
+    If a record of a log is damaged or lost (``log.registry``), nobody knows whether the log was deleted. Then
+    its files stay, and a warning is logged.
 
     Args:
         client: The cluster.
@@ -185,15 +186,18 @@ async def retire_gone(
     archives, logs = ArchiveRegistry(client.store), LogRegistry(client.store, client.environment)
     await client.store.sync()
     for incarnation in await archives.incarnations():
-        metadata, _ = await logs.read(incarnation)
-        if metadata is not None:
-            continue
-        records = await archives.of_log(incarnation)
-        if not records:
-            continue
-        why = await logs.why_missing(records[0][0].log, incarnation)
-        if not isinstance(why, LogNotFound):
-            logger.warning("no archived file of a damaged log is deleted: %s", why)
+        try:
+            metadata, _ = await logs.read(incarnation)
+            if metadata is not None:
+                continue
+            records = await archives.of_log(incarnation)
+            if not records:
+                continue
+            why = await logs.why_missing(records[0][0].log, incarnation)
+            if not isinstance(why, LogNotFound):
+                raise why
+        except MetadataCorrupt as damage:
+            logger.warning("no archived file of a damaged log is deleted: %s", damage)
             continue
         # The log is gone for good, so no more records are added to these.
         archiver = Archiver(
