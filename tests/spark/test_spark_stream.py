@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 import trio.testing
 
-from ledgerlog.errors import InvalidArgument, LogNotFound, MetadataUnavailable, TruncationPinned
+from ledgerlog.errors import (
+    InvalidArgument,
+    LogNotFound,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    TruncationPinned,
+)
 from ledgerlog.log.log import Log, create_log, delete_log
-from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.layout import log_name_path, log_record_path
 from ledgerlog.spark.planning import DataLoss
 from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
+from ledgerlog.testing.faulty_store import Call, GoOn
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
 from tests.spark.spark_logs import planned, read_options, rows, stream_options
 
@@ -160,24 +168,52 @@ async def test_what_is_truncated_of_a_log_that_came_later_is_lost_and_said_to_be
 async def test_a_log_that_goes_while_the_pattern_is_looked_up_is_nobodys_loss(
     autojump_clock: object,
 ) -> None:
-    async with open_cluster() as cluster, cluster.client() as client:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         kept = await create_log(client.opened, "a1")
-        gone = await create_log(client.opened, "a2")
-        await client.store.delete(log_record_path(gone.incarnation))  # The deletion removes its name next.
+
+        async def delete_behind(call: Call, go_on: GoOn) -> object:
+            found = await go_on()
+            if call.verb == "get" and call.path == log_name_path("a2") and found is not None:
+                await delete_log(other.opened, "a2")
+            return found
+
+        client.store.faults.append(delete_behind)
+
+        async def going() -> StreamOffset:
+            """Make the log again. It goes when somebody has found its name."""
+            return StreamOffset((await create_log(other.opened, "a2")).incarnation, 0)
+
         by_pattern = LogStream(client.opened, stream_options(logPattern="a.*"))
+        await going()
         assert await by_pattern.initial() == {"a1": StreamOffset(kept.incarnation, 0)}
+        await going()
         assert await by_pattern.latest({}) == {"a1": StreamOffset(kept.incarnation, 0)}
-        for start, options in (
-            ({}, stream_options("a2")),
-            ({"a2": StreamOffset(gone.incarnation, 0)}, stream_options(logPattern="a.*")),
-        ):
-            with pytest.raises(LogNotFound):
-                await LogStream(client.opened, options).latest(start)
         with pytest.raises(LogNotFound):
-            await LogStream(client.opened, stream_options("a2")).initial()
+            await by_pattern.latest({"a2": await going()})
+        by_name = LogStream(client.opened, stream_options("a2"))
+        await going()
+        with pytest.raises(LogNotFound):
+            await by_name.latest({})
+        await going()
+        with pytest.raises(LogNotFound):
+            await by_name.initial()
         await append(kept, [b"x"])
+        await going()
         parts = await planned(client.opened, read_options(logPattern="a.*"))
         assert [row[3] for row in await rows(cluster, client, parts)] == [b"x"]
+
+
+async def test_a_log_whose_record_is_lost_fails_a_stream_of_a_pattern(autojump_clock: object) -> None:
+    """If the stream left the log out, nobody would miss its records."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        await create_log(client.opened, "a1")
+        lost = await create_log(client.opened, "a2")
+        await client.store.delete(log_record_path(lost.incarnation))
+        for options in (stream_options("a2"), stream_options(logPattern="a.*")):
+            stream = LogStream(client.opened, options)
+            for look in (stream.initial, partial(stream.latest, {})):
+                with pytest.raises(MetadataCorrupt, match="lost the record of log 'a2'"):
+                    await look()
 
 
 async def test_a_log_that_was_deleted_or_made_anew_is_no_jump_back(autojump_clock: object) -> None:
