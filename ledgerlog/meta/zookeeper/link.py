@@ -32,7 +32,6 @@ off from the leader still answers pings for some ticks, so nothing may depend on
 * A login that a server refuses is distinguished from a connection that broke during the login.
 * ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
   that hangs).
-
 * An answer out of order ends the connection, not kazoo's thread. The session goes on in the next connection.
   (A server can leave out an answer if two clients use one session.)
 
