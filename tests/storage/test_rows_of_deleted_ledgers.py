@@ -405,3 +405,25 @@ async def test_compaction_hears_of_a_deletion_after_a_flush_that_ended_before_it
             go_on.set()
         assert set(machine.rows_of_ledgers()) == {2}
         assert len(await read_all(engine, 2)) == 100
+
+
+async def test_scrubbing_looks_for_no_run_of_a_deleted_ledger(machine: Machine) -> None:
+    """Its rows stay until a collection removes them. Compaction may remove their file first."""
+    async with machine.running(crashes=True) as engine:
+        for at in range(60):
+            for ledger_id in (1, 2):
+                await add_durably(engine, ledger_id, [at])
+        await engine.flush()
+        machine.oracle.gone = {1}
+        assert engine.collector is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.collector.collect)
+            while (await read(engine, 1)).status is not Status.NO_SUCH_LEDGER:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    async with machine.running() as engine:
+        assert await engine.compactor.compact(is_eventual=True)
+        assert machine.rows_of_ledgers()[1] > 1
+        checked = engine.scrubber.runs_checked
+        assert await engine.scrubber.scrub() == 0
+        assert engine.scrubber.runs_checked > checked, "the other ledger is scrubbed"

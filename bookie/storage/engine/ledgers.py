@@ -211,6 +211,17 @@ class LedgerTable:
         state.settle_fence(self._durable())
         return state.to_store()
 
+    def is_deleted(self, ledger_id: int) -> bool:
+        """Whether the ledger is deleted, without loading it. Its rows may still be in the index.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
+        if self.is_gone(ledger_id):
+            return True
+        stored = self.stored(ledger_id)
+        return stored is not None and stored.is_deleted
+
     async def save(self) -> None:
         """Write all changed states to the index, in batches. Calls run one after the other."""
         async with self._saving:

@@ -5,7 +5,8 @@ exist, so damage must be found before it reaches every copy. A *run* is a frame 
 stored in one piece. A *pass* goes through every run that the index names, in the order of the index. It reads
 each run from its segment or entry log, at no more than ``bytes_per_s``, and makes the same checks as for a
 reader: the frame checksum, the ids, and the digest of each entry. It skips runs that are in memory, because
-their entries may not be in a file yet.
+their entries may not be in a file yet. And it skips runs of deleted ledgers: their rows may still name a file
+that compaction has removed.
 
 If a run fails the check, it is *rotten*: ``rotten`` remembers the run, and a log line reports it. Nothing
 else changes. The run stays in the index, because a bookie never denies an entry that its index names (rule
@@ -167,10 +168,14 @@ class Scrubber:
             with self._pool.reading():
                 part = await self._catalogue.index.scan(start, stop, floor=start, limit=_BATCH_ROWS)
                 size = taken = 0
+                looked_at, is_deleted = -1, False
                 for key, value in part:
                     run = rows.decode_run(key, value, self._catalogue.path)
                     taken += 1
-                    if run.file not in self._residents and not self._is_superseded(run):
+                    if run.ledger_id != looked_at:
+                        looked_at = run.ledger_id
+                        is_deleted = self._ledgers.is_deleted(run.ledger_id)
+                    if not is_deleted and run.file not in self._residents and not self._is_superseded(run):
                         size += run.length
                         if await self._check(run):
                             self.rotten.pop((run.ledger_id, run.first), None)
