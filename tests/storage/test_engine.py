@@ -4,7 +4,9 @@ and which on disk."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -35,7 +37,7 @@ from bookie.storage.index.index import Change, MemoryIndexes
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
-from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
+from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, Gate, GoOn
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted
 from ledgerlog.wire.frame import SPARSE, Frame, Status, decode_frame_untrusted, encode_head
 
@@ -766,3 +768,27 @@ async def test_the_mark_passes_a_segment_only_when_the_index_has_its_runs_and_le
                 blocks[entry_id] = engine._journal.commit.durable
                 await wait_all_tasks_blocked()
     assert marks >= 2
+
+
+async def test_a_segment_is_trimmed_when_the_next_one_has_a_block(disk: FaultyDisk) -> None:
+    """After a crash, the index could not be rebuilt from a journal that ends with a trimmed segment."""
+    indexes, config, count = MemoryIndexes(), evolve(SMALL, small_run_bytes=0), 0
+
+    async def second_waits(call: DiskCall, go_on: GoOn) -> Any:
+        if call.verb == "write_sync" and call.path.endswith("2.journal"):
+            await trio.sleep_forever()
+        return await go_on()
+
+    disk.faults.append(second_waits)
+    with suppress(Crash):
+        async with opened("b", disk, indexes) as directory, open_engine(directory, config) as engine:
+            while engine.statistics()["segment"] == 1:
+                add(engine, 1, [count])
+                count += 1
+                await wait_all_tasks_blocked()
+            raise Crash
+    disk.faults.clear()
+    async with opened("b", disk, indexes) as directory:
+        assert await rebuild_index(directory) == count - 1
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == payloads(1, range(count - 1))

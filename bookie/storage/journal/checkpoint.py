@@ -8,7 +8,8 @@ the checkpoint tells the index where in the segment each run (a frame of entries
     2  rows of its runs                     each batch synced, in pieces
     3  rows of all ledgers that changed
     4  the segment's row and the mark       from here on replay begins at the next segment
-    5  the segment's file is trimmed        space that was allocated but never written is given back
+    5  the first block of the next segment  (the journal's own sync)
+    6  the segment's file is trimmed        space that was allocated but never written is given back
 
 If the entries do not stay, the segment is *flushed*: its entries are written from memory into an entry log,
 sorted (``bookie.storage.entrylog.rewriting``). One batch adds the log to the index and moves the mark. Then
@@ -183,6 +184,9 @@ class Checkpointer:
                 segment.number, end=end.offset, last_sequence=end.sequence, runs=segment.runs, usage=usage
             )
             await self._catalogue.write([*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])
+        if not is_optional:
+            # A rebuild of the index takes a trimmed segment for a damaged one if nothing follows it.
+            await self._journal.wait_durable(segment.final_sequence + 1)
         await self._files.trim(segment.number, segment.end)
 
     async def _index_runs(self, segment: JournalSegment, sequence: int) -> None:
