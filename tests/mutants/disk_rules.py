@@ -237,8 +237,8 @@ MUTANTS = (
         "what_was_mended_is_found_rotten_again",
         "storage",
         "Scrubber._pass",
-        "run.file not in self._residents and not self._is_superseded(run)",
-        "run.file not in self._residents",
+        "not is_deleted and run.file not in self._residents and not self._is_superseded(run)",
+        "not is_deleted and run.file not in self._residents",
         f"{_MENDING_TEST}::test_a_mended_run_is_not_found_rotten_nor_stored_again_before_it_is_indexed",
     ),
     mutant(

@@ -561,6 +561,27 @@ MUTANTS = (
         "tests/storage/test_scrub.py::test_a_file_is_held_before_a_job_under_way_is_waited_for",
     ),
     mutant(
+        "a_segment_is_trimmed_while_nothing_follows_it",
+        "rule 8",
+        "Checkpointer._pass",
+        """
+        if not is_optional:
+            # A rebuild of the index takes a trimmed segment for a damaged one if nothing follows it.
+            await self._journal.wait_durable(segment.final_sequence + 1)
+        """,
+        "",
+        "tests/storage/test_engine.py::test_a_segment_is_trimmed_when_the_next_one_has_a_block",
+    ),
+    mutant(
+        "runs_of_deleted_ledgers_are_called_rotten",
+        "rule 8",
+        "Scrubber._pass",
+        "self._ledgers.is_deleted(run.ledger_id)",
+        "False",
+        "tests/storage/test_rows_of_deleted_ledgers.py::"
+        "test_scrubbing_looks_for_no_run_of_a_deleted_ledger",
+    ),
+    mutant(
         "segments_leave_memory_under_who_reads_there",
         "rule 8",
         "Forgetter.forget",
