@@ -578,8 +578,7 @@ MUTANTS = (
         "Scrubber._pass",
         "self._ledgers.is_deleted(run.ledger_id)",
         "False",
-        "tests/storage/test_rows_of_deleted_ledgers.py::"
-        "test_scrubbing_looks_for_no_run_of_a_deleted_ledger",
+        "tests/storage/test_rows_of_deleted_ledgers.py::test_scrubbing_looks_for_no_run_of_a_deleted_ledger",
     ),
     mutant(
         "segments_leave_memory_under_who_reads_there",

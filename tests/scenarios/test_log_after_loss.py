@@ -437,6 +437,11 @@ class Follower:
         for bookie in bookies:
             cluster.network.stall(self._host, bookie)
 
+    async def read_and_lose(self, cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
+        """Read all that the log has before the loss, and get no more answers then."""
+        await self.begin(cluster, RESUMED)
+        self.lose(cluster, bookies)
+
     async def come_back(self, after: LostAtTheEnd) -> LedgerLogError:
         """Get answers again, and return the error that ends the reader."""
         self._reached.set()
@@ -446,26 +451,25 @@ class Follower:
         return self.told[0]
 
 
+def check_told_of_the_loss(failure: LedgerLogError, follower: Follower) -> None:
+    assert isinstance(failure, EntryCorrupt)
+    assert f"was read with record {RESUMED - 1} of epoch 1" in str(failure)
+    assert follower.offsets == list(range(RESUMED))
+
+
 async def test_a_follower_is_told_of_a_loss_though_the_ledger_that_had_it_has_left_the_list(
     clock: MockClock,
 ) -> None:
     """It would skip the new records with the offsets that it has read."""
     async with trio.open_nursery() as nursery:
         follower = Follower(nursery)
-
-        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
-            await follower.begin(cluster, RESUMED)
-            follower.lose(cluster, bookies)
-
-        async with lost_at_the_end(with_100=follow) as after, after.log.writer() as writer:
+        async with lost_at_the_end(with_100=follower.read_and_lose) as after, after.log.writer() as writer:
             await writer.append_many([b"new"] * 60)
             await writer.roll()
             await writer.truncate(KEPT + 10)
             assert (await after.log.info()).segments[0].first_offset == KEPT, "where the new records begin"
             failure = await follower.come_back(after)
-        assert isinstance(failure, EntryCorrupt)
-        assert f"was read with record {RESUMED - 1} of epoch 1" in str(failure)
-        assert follower.offsets == list(range(RESUMED))
+        check_told_of_the_loss(failure, follower)
 
 
 async def test_a_follower_is_told_of_a_loss_though_a_file_has_its_ledger_with_the_new_records(
@@ -473,12 +477,7 @@ async def test_a_follower_is_told_of_a_loss_though_a_file_has_its_ledger_with_th
 ) -> None:
     async with trio.open_nursery() as nursery:
         follower = Follower(nursery)
-
-        async def follow(cluster: MemoryCluster, bookies: tuple[str, ...]) -> None:
-            await follower.begin(cluster, RESUMED)
-            follower.lose(cluster, bookies)
-
-        async with lost_at_the_end(with_100=follow) as after:
+        async with lost_at_the_end(with_100=follower.read_and_lose) as after:
             async with after.log.writer() as writer:
                 await writer.append_many([b"new"] * LOST)  # The follower is where the next entry begins.
                 await writer.append_many([b"new"] * 11)
@@ -494,9 +493,7 @@ async def test_a_follower_is_told_of_a_loss_though_a_file_has_its_ledger_with_th
             assert [step.what for step in steps].count("given up") == 2
             assert [step.what for step in await merge_log(opened, "log", str(tmp_path))] == ["merged"]
             failure = await follower.come_back(after)
-        assert isinstance(failure, EntryCorrupt)
-        assert f"was read with record {RESUMED - 1} of epoch 1" in str(failure)
-        assert follower.offsets == list(range(RESUMED))
+        check_told_of_the_loss(failure, follower)
 
 
 @pytest.fixture

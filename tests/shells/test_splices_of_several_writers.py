@@ -21,14 +21,14 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import LOG_SPLICE_ANSWER_S, LOG_SPLICE_HOLD_S, METADATA_BYTES_MAX
 from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
-from ledgerlog.log.log import open_log
+from ledgerlog.log.log import Log, open_log
 from ledgerlog.log.splice_desk import SpliceDesk
 from ledgerlog.log.splice_requests import request_of
 from ledgerlog.log.sweep import sweep
 from ledgerlog.meta.store import Delete
 from ledgerlog.model.layout import ledger_path, log_record_path, request_path, requests_path, splice_path
 from ledgerlog.testing.faulty_store import Call, GoOn
-from ledgerlog.testing.memory_cluster import open_cluster
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.shells.test_log_splice import batch, commit, contents, mark_of, mortal, new_log, registry, staged
 
 
@@ -584,6 +584,14 @@ async def test_a_request_that_cannot_be_read_is_left_alone_and_others_are_served
         assert await driver.store.children(requests_path(log.incarnation)) == ["00", "01"]
 
 
+async def ask(driver: Client, log: Log, made: Commit) -> str:
+    """Put a request before the leader, and return its path when the leader has had time for it."""
+    path = request_path(log.incarnation, "aa")
+    await driver.store.create(path, request_of(made).encode(), ephemeral=True)
+    await trio.sleep(1)
+    return path
+
+
 TOO_MANY = 2**63 - 2
 
 
@@ -606,9 +614,7 @@ async def test_a_request_that_no_stage_can_have_made_does_not_end_the_leader(
             await writer.append(b"a")
             made = batch(0, await staged(driver.opened, log, [b"b"]))
             spoiled = spoil(made, made.staged[0])
-            path = request_path(log.incarnation, "aa")
-            await driver.store.create(path, request_of(spoiled).encode(), ephemeral=True)
-            await trio.sleep(1)
+            path = await ask(driver, log, spoiled)
             assert await driver.store.get(path) is None, "it is answered"
             with pytest.raises(SpliceRefused):
                 await commit(driver.opened, log, spoiled)
@@ -625,10 +631,7 @@ async def test_a_request_without_room_for_a_refusal_does_not_end_the_leader(auto
             await writer.append(b"a")
             made = batch(0, await staged(driver.opened, log, [b"b"]))
             room = METADATA_BYTES_MAX - len(request_of(made).encode()) - 20
-            value = request_of(attrs.evolve(made, source="x" * room)).encode()
-            path = request_path(log.incarnation, "aa")
-            await driver.store.create(path, value, ephemeral=True)
-            await trio.sleep(1)
+            path = await ask(driver, log, attrs.evolve(made, source="x" * room))
             assert await driver.store.get(path) is None
             await writer.append(b"c")
         assert await contents(log) == [b"a", b"c"]
@@ -643,10 +646,7 @@ async def test_a_mark_that_cannot_be_read_does_not_end_the_leader(autojump_clock
             await commit(driver.opened, log, batch(0, (first,)))
             mark = splice_path(log.incarnation, "etl")
             await driver.store.set(mark, b"no mark", version=0)
-            await driver.store.create(
-                request_path(log.incarnation, "aa"), request_of(batch(1, (second,))).encode(), ephemeral=True
-            )
-            await trio.sleep(1)
+            await ask(driver, log, batch(1, (second,)))
             await writer.append(b"c")
         assert await contents(log) == [b"a", b"b", b"c"]
 

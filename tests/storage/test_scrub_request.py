@@ -77,6 +77,16 @@ def digests(ids: range | list[int]) -> dict[int, int]:
     return {entry_id: entry_digest(L, entry_id, payload_of(L, entry_id)) for entry_id in ids}
 
 
+async def files_that_take_turns() -> tuple[MemoryDisk, MemoryIndexes]:
+    """The second file has the entries 3 to 5 and 9 to 11 of the first twelve."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    for parts in ([range(3), range(6, 9)], [range(3, 6), range(9, 12)]):
+        async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+            for ids in parts:
+                await add_durably(engine, L, ids)
+    return disk, indexes
+
+
 def rot(disk: MemoryDisk, entry_id: int, at: int = 0) -> None:
     needle = payload_of(L, entry_id)
     ((content, place),) = [(c, c.find(needle)) for c in disk.files.values() if needle in c]
@@ -105,11 +115,7 @@ async def test_what_is_on_disk_is_read_in_as_many_requests_as_it_takes_and_says_
 
 async def test_files_that_take_turns_in_a_ledger_are_examined_in_the_order_of_the_entries() -> None:
     """Seed 20000046 of the long simulations: an entry was repaired between two that another file holds."""
-    disk, indexes = MemoryDisk(), MemoryIndexes()
-    for parts in ([range(3), range(6, 9)], [range(3, 6), range(9, 12)]):
-        async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
-            for ids in parts:
-                await add_durably(engine, L, ids)
+    disk, indexes = await files_that_take_turns()
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         whole = await scrubbed(engine, last=20)
         assert whole.sound == set(range(12))
@@ -117,11 +123,7 @@ async def test_files_that_take_turns_in_a_ledger_are_examined_in_the_order_of_th
 
 
 async def test_a_file_that_cannot_be_read_between_two_others_does_not_end_the_bookie() -> None:
-    disk, indexes = MemoryDisk(), MemoryIndexes()
-    for parts in ([range(3), range(6, 9)], [range(3, 6), range(9, 12)]):
-        async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
-            for ids in parts:
-                await add_durably(engine, L, ids)
+    disk, indexes = await files_that_take_turns()
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         path = sorted(path for path in disk.files if path.endswith(".journal"))[1]
         missing = disk.files.pop(path)
