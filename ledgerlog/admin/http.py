@@ -89,6 +89,9 @@ async def serve_http(listener: Listener, answer: Callable[[Asked], Awaitable[Ans
             logger.debug("client=%s: %s", stream.peer, lost)
         except Unauthenticated as refused:
             complaints.tell(f"client={stream.peer}: {refused}")
+        except h11.LocalProtocolError:
+            # A fault of this module must not end what it tells of, either.
+            logger.exception("client=%s: no answer", stream.peer)
         finally:
             count -= 1
             idle.pop(stream, None)
@@ -193,7 +196,8 @@ class _Connection:
                 with trio.fail_after(limits.ADMIN_REQUEST_S):
                     asked = await self._receive()
             except h11.RemoteProtocolError as wrong:
-                await self._send(Answer.text(wrong.error_status_hint, str(wrong)))
+                with trio.fail_after(limits.ADMIN_ANSWER_S):
+                    await self._send(Answer.text(wrong.error_status_hint, str(wrong)))
                 return
             self._idle.pop(self._stream, None)
             if asked is None:
@@ -216,6 +220,7 @@ class _Connection:
         """Receive a request; return None if the peer has finished. May raise h11.RemoteProtocolError."""
         request: h11.Request | None = None
         body_bytes = 0
+        self._is_head = False
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:

@@ -400,6 +400,20 @@ async def test_a_refusal_of_a_head_request_has_no_body(clock: MockClock, sent: b
         assert (await port.ask("GET", "/a")).status == 200
 
 
+@pytest.mark.parametrize("bad", [b"\0garbage\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_a_bad_request_after_a_head_request_is_refused_with_a_body(
+    clock: MockClock, bad: bytes
+) -> None:
+    async with served(echo) as port:
+        stream = await port.network.connect(port.address)
+        await stream.send_all([b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n"])
+        assert b"200" in await receive(stream)
+        await stream.send_all([bad])
+        assert (await answer_on(stream)).status == 400
+        await ended(stream)
+        assert (await port.ask("GET", "/a")).status == 200
+
+
 async def test_a_page_that_fails_is_answered_with_500_and_logged(
     clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
