@@ -570,6 +570,7 @@ class _Stand:
         if session.state is not SessionState.CONNECTED:
             self._client.nursery.start_soon(self._withdraw, session, me, node_version)
             return
+        is_withdrawn = False
         with trio.move_on_after(ELECTION_STEP_DOWN_S, shield=True):
             try:
                 if vacated is not None:
@@ -580,9 +581,11 @@ class _Stand:
                 logger.info("election=%s: the record may still name us as the leader: %s", self._name, cause)
             try:
                 await store.delete(candidate_path(self._name, me), version=node_version)
+                is_withdrawn = True
             except LedgerLogError as cause:
                 logger.info("election=%s: %s is still registered: %s", self._name, self._candidate, cause)
-                self._client.nursery.start_soon(self._withdraw, session, me, node_version)
+        if not is_withdrawn:
+            self._client.nursery.start_soon(self._withdraw, session, me, node_version)
 
     async def _withdraw(self, session: MetadataSession, me: str, node_version: int | None) -> None:
         """Delete our node once the store is reachable again.

@@ -538,7 +538,9 @@ async def test_who_leaves_does_not_wait_long_for_a_store_that_hangs(clock: MockC
             store.is_hanging = True
             began = trio.current_time()
         assert trio.current_time() - began <= ELECTION_STEP_DOWN_S + 0.1
+        assert s.tree_candidates()
         store.is_hanging = False
+        await eventually(lambda: not s.tree_candidates())
 
 
 async def test_a_damaged_record_is_told(clock: MockClock) -> None:
