@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from ledgerlog.election.election import Election
 from ledgerlog.errors import InvalidArgument
@@ -215,7 +216,7 @@ class Cluster:
             self._client,
             name,
             candidate=candidate,
-            listen=self._listen_address if listen is None else listen,
+            listen=partial(default_listen_address, self.uri) if listen is None else listen,
         )
 
     def metrics(self) -> list[MetricSample]:
@@ -232,17 +233,25 @@ class Cluster:
         measurements = (*client_measurements(self._client), *session_measurements(self._client.sessions))
         return [sample for measurement in measurements for sample in samples(measurement)]
 
-    async def _listen_address(self) -> str | None:
-        scheme = self.uri.partition(":")[0].lower()
-        parsed = parse_uri(self.uri) if scheme in ("sqlite", "zk") else None
-        match parsed:
-            case SqliteUri():
-                return "127.0.0.1:0"  # Only processes of this machine can share the file.
-            case ZooKeeperUri(servers=servers):
-                host = await own_host_towards(*servers[0])
-                return None if host is None else f"{host}:0"
-            case _:
-                return "election:0"  # A name inside this process, not a TCP address.
+
+async def default_listen_address(uri: str) -> str | None:
+    """Return the address on which a candidate listens for standbys: of this machine, as they reach it.
+
+    Args:
+        uri: The cluster's URI.
+
+    Returns:
+        The address, with port 0; None if this machine has no way to the metadata store now.
+    """
+    scheme = uri.partition(":")[0].lower()
+    match parse_uri(uri) if scheme in ("sqlite", "zk", "zks") else None:
+        case SqliteUri():
+            return "127.0.0.1:0"  # Only processes of this machine can share the file.
+        case ZooKeeperUri(servers=servers):
+            host = await own_host_towards(*servers[0])
+            return None if host is None else f"{host}:0"
+        case _:
+            return "election:0"  # A name inside this process, not a TCP address.
 
 
 @asynccontextmanager

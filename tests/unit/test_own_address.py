@@ -8,12 +8,28 @@ import pytest
 import trio
 import trio.testing
 
+from ledgerlog.cluster import default_listen_address
 from ledgerlog.limits import CONNECT_TIMEOUT_S
 from ledgerlog.net.tcp import own_host_towards
 
 
 async def test_the_way_to_this_machine_begins_at_this_machine() -> None:
     assert await own_host_towards("127.0.0.1", 2181) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("zk://127.0.0.1:2181/a", "127.0.0.1:0"),
+        ("zks://127.0.0.1:2281/a", "127.0.0.1:0"),
+        ("ZKS://127.0.0.1:2281/a", "127.0.0.1:0"),
+        ("sqlite:/data/metadata.sqlite", "127.0.0.1:0"),
+        ("memory:", "election:0"),
+        ("file:/data", "election:0"),
+    ],
+)
+async def test_a_candidate_listens_where_its_standbys_can_reach_it(uri: str, address: str) -> None:
+    assert await default_listen_address(uri) == address
 
 
 async def test_no_address_if_the_name_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
