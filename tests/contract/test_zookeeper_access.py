@@ -15,6 +15,7 @@ import attrs
 import pytest
 import trio
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from ledgerlog.errors import (
     InvalidArgument,
@@ -363,6 +364,26 @@ async def test_securing_again_changes_nothing_and_goes_on_after_an_interruption(
         await tree_sets(tree, f"{tree.chroot}/old", f"{tree.chroot}/old/=3")
         again = await admin.secure()
         assert (again.changed, again.znodes) == (2, 23)
+
+
+async def test_ids_are_given_out_below_a_znode_in_which_others_may_not_create(tree: Tree) -> None:
+    async with tree.made(tree.digest(OWNER)) as store:
+        await store.create("a", b"")
+    above, tree.chroot = tree.chroot, f"{tree.chroot}/cluster"
+
+    def share() -> None:
+        client = KazooClient(tree.server.hosts, auth_data=[("digest", ":".join(OWNER))])
+        client.start()
+        try:
+            client.create(tree.chroot, acl=[make_digest_acl(*READER, all=True)])
+            client.set_acls(above, [make_digest_acl(*OWNER, all=True), make_digest_acl(*READER, read=True)])
+        finally:
+            client.stop()
+            client.close()
+
+    await trio.to_thread.run_sync(share)
+    async with tree.made(tree.digest(READER)) as store:
+        assert [await store.next_id("n") for _ in range(3)] == [0, 1, 2]
 
 
 async def tree_sets(tree: Tree, *znodes: str) -> None:

@@ -27,12 +27,13 @@ from ledgerlog.errors import (
     WrongCluster,
 )
 from ledgerlog.meta.belonging import join_cluster, make_cluster
-from ledgerlog.meta.store import Create, NodeExists, SessionState, Set, VersionConflict
+from ledgerlog.meta.store import Create, NodeExists, NodeHasChildren, SessionState, Set, VersionConflict
 from ledgerlog.meta.zookeeper import tree
 from ledgerlog.meta.zookeeper.acl import OPEN
 from ledgerlog.meta.zookeeper.conversation import Attempt
 from ledgerlog.meta.zookeeper.plan import MakeZnode
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
+from ledgerlog.meta.zookeeper.tree import Tree
 from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import Ensemble, expire_session, new_chroot, open_ensemble
 
@@ -342,6 +343,36 @@ async def test_directories_that_are_empty_again_are_not_left_behind(zookeeper_ho
                         everything, f"{chroot}/a/b"
                     ):
                         await watch.wait()
+
+
+async def test_a_node_that_is_made_while_directories_are_cleared_stays(
+    zookeeper_hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session's end leaves directories, and the deletion of the node above them clears them."""
+    chroot = new_chroot()
+    async with (
+        open_zookeeper_store(zookeeper_hosts, chroot=chroot) as first,
+        open_zookeeper_store(zookeeper_hosts, chroot=chroot) as second,
+    ):
+        await first.create("e", b"")
+        async with open_zookeeper_store(zookeeper_hosts, chroot=chroot) as third:
+            await third.create("e/c/x", b"", ephemeral=True)
+        clear = Tree._clear
+
+        async def create_and_clear(self: Tree, directory: str, attempt: Attempt) -> None:
+            if directory == f"{chroot}/e":
+                await second.create("e/c/y", b"alive", ephemeral=True)
+            await clear(self, directory, attempt)
+
+        monkeypatch.setattr(Tree, "_clear", create_and_clear)
+        with pytest.raises(NodeHasChildren):
+            await first.delete("e")
+        assert await first.children("e/c") == ["y"]
+        with pytest.raises(InvalidArgument, match="ephemeral"):
+            await first.create("e/c/y/z", b"")
+        monkeypatch.undo()
+        await second.delete("e/c/y")
+        await first.delete("e")
 
 
 async def _exists(store: ZooKeeperStore, znode: str) -> bool:

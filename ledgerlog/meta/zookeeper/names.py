@@ -69,6 +69,14 @@ def parse_child(name: str) -> tuple[str, bool] | None:
     return (component, False) if component and _directory_name(component) == name else None
 
 
+def beside(directory: str) -> str:
+    """Return the znode that holds the value of the node that ``directory`` belongs to."""
+    above, _, name = directory.rpartition("/")
+    component, _ = parse_child(name) or ("", False)
+    assert component
+    return f"{above}/{_VALUE}{_spelled(component)}"
+
+
 class Names:
     """The names of one tree, below ``chroot`` ("" for the root, else "/x/y")."""
 

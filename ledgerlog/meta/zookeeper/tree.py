@@ -41,7 +41,7 @@ from ledgerlog.meta.zookeeper.calls import (
     ZookeeperCall,
 )
 from ledgerlog.meta.zookeeper.conversation import Attempt, Conversation
-from ledgerlog.meta.zookeeper.names import Names, parse_child
+from ledgerlog.meta.zookeeper.names import Names, beside, parse_child
 from ledgerlog.meta.zookeeper.plan import (
     ANY_VERSION,
     CheckZnode,
@@ -185,11 +185,17 @@ class Tree:
         return sorted(found)
 
     async def _clear(self, directory: str, attempt: Attempt) -> None:
-        """Remove all empty directories below a directory."""
+        """Remove all empty directories below a directory. A node that another client makes there stays."""
         names = await self._conversation.read(partial(GetChildren, directory))
         for name in [] if isinstance(names, Refused) else names:
-            await self._clear(f"{directory}/{name}", attempt)
-            await self._conversation.write([DeleteZnode(f"{directory}/{name}")], attempt, is_repeatable=True)
+            child = parse_child(name)
+            if child is None or child[1]:
+                continue
+            below = f"{directory}/{name}"
+            await self._clear(below, attempt)
+            value = beside(below)
+            no_node = (MakeZnode(value), DeleteZnode(value))  # This succeeds only if there is none.
+            await self._conversation.write([*no_node, DeleteZnode(below)], attempt, is_repeatable=True)
 
     def prune_above(self, znode: str) -> None:
         """Remove the directories above a znode that are empty now, in the background."""
@@ -227,8 +233,7 @@ class Tree:
                 [SetZnode(znode, b"", ANY_VERSION)], attempt, is_repeatable=True
             )
             if isinstance(result, Refused):
-                for directory in _and_above(znode):
-                    await self._conversation.write([MakeZnode(directory)], attempt, is_repeatable=True)
+                await self._make(_and_above(znode), attempt)
             elif result[0] > IDS_PER_GENERATION:
                 generation += 1
             else:
@@ -244,9 +249,17 @@ class Tree:
         if await self.highest_id(counter, attempt) >= through:
             return
         znode = self._generation_znode(counter, through // IDS_PER_GENERATION + 1)
-        for directory in _and_above(znode):
-            await self._conversation.write([MakeZnode(directory)], attempt, is_repeatable=True)
+        await self._make(_and_above(znode), attempt)
         self._generations.pop(counter, None)
+
+    async def _make(self, znodes: Sequence[str], attempt: Attempt) -> None:
+        """Make the znodes that do not exist, outermost first."""
+        # ZooKeeper checks the right to create before it looks whether the znode is there. So do not try it
+        # for a znode above ours, in which others may not create.
+        stats = await self._conversation.read_all([partial(Exists, znode) for znode in znodes])
+        for znode, stat in zip(znodes, stats, strict=True):
+            if stat is None:
+                await self._conversation.write([MakeZnode(znode)], attempt, is_repeatable=True)
 
     async def highest_id(self, counter: str, attempt: Attempt) -> int:
         """Return the highest number that the counter has given out; -1 if none."""
