@@ -278,8 +278,9 @@ class SqliteSession(SessionBase):
         self._change(state)
 
     def _renewed(self, lease: Lease) -> None:
+        before = self.state
         self._lease = lease
-        if self._state is SessionState.SUSPENDED:
+        if before is SessionState.SUSPENDED:
             self._become(SessionState.CONNECTED)
 
     def _lease_left_s(self) -> float:

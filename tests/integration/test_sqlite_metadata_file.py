@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from ledgerlog import limits
 from ledgerlog.errors import (
@@ -29,7 +30,7 @@ from ledgerlog.meta.backup_file import write_backup
 from ledgerlog.meta.belonging import Belonging, make_cluster
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store, save_sqlite
 from ledgerlog.meta.sqlite_file import open_metadata_file, read_snapshot
-from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, Sessions, boot_clock_ns
+from ledgerlog.meta.sqlite_sessions import NS, Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
 from tests.waiting import PATIENCE_S
 
@@ -239,6 +240,18 @@ async def test_a_session_whose_lease_has_run_out_is_suspended_at_the_first_look(
     lock = SessionLock(tmp_path / "lock", os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR))
     session = SqliteSession(Lease("s", boot_clock_ns() - 1, lock))
     assert session.state is SessionState.SUSPENDED
+    lock.release()
+
+
+async def test_who_waits_while_the_lease_has_run_out_hears_of_a_late_renewal(tmp_path: Path) -> None:
+    """The store had not noticed the end of the lease, so the state was CONNECTED before and after."""
+    lock = SessionLock(tmp_path / "lock", os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR))
+    session = SqliteSession(Lease("s", boot_clock_ns() - 1, lock))
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.wait_not, SessionState.SUSPENDED)
+            await wait_all_tasks_blocked()
+            session._renewed(Lease("s", boot_clock_ns() + 60 * NS, lock))
     lock.release()
 
 

@@ -11,6 +11,7 @@ import threading
 import kazoo.protocol.connection
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.calls import AnswerLost, Exists, NotSent, ZookeeperCall
@@ -49,6 +50,19 @@ async def test_a_lease_lasts_as_long_after_the_sending_of_what_was_answered_last
     assert 2 < session.lease_left_s <= 3
     link.heard(now - 5 * NS)
     assert 2 < session.lease_left_s <= 3, "an older answer takes nothing away"
+
+
+async def test_who_waits_while_the_lease_has_run_out_hears_of_a_late_answer() -> None:
+    """The store had not noticed the end of the lease, so the state was CONNECTED before and after."""
+    link = KazooLink("127.0.0.1:1", 6.0, on_event=ignore)
+    session = ZooKeeperSession(1, link)
+    link.opened(1, 6 * NS, boot_clock_ns() - 7 * NS)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.wait_not, SessionState.SUSPENDED)
+            await wait_all_tasks_blocked()
+            link.heard(boot_clock_ns())
+            session.become(SessionState.CONNECTED)
 
 
 async def test_a_link_whose_thread_ends_without_a_connection_says_that_it_has_ended(

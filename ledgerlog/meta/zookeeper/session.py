@@ -52,7 +52,9 @@ class ZooKeeperSession(SessionBase):
 
     def become(self, state: SessionState) -> None:
         """Change the state. A session that is LOST stays LOST."""
-        if self._state is state or self._state is SessionState.LOST:
+        if self._state is SessionState.LOST:
             return
-        logger.info("metadata session=%s state=%s", self.session_id, state.value)
+        if self._state is not state:
+            logger.info("metadata session=%s state=%s", self.session_id, state.value)
+        # Also if the state is the same: somebody may have begun to wait while the lease had run out.
         self._change(state)
