@@ -208,16 +208,18 @@ class LogStream:
         """Return whether the next micro-batch waits for more records. If not, note that it begins now."""
         options = self._options
         now_s = trio.current_time()
+        records = sum(backlog.records for backlog in backlogs)
         if self._last_batch_s is None:  # The query has just started.
             self._last_batch_s = now_s
         if (
             self._target is None
             and options.min_offsets_per_trigger is not None
-            and sum(backlog.records for backlog in backlogs) < options.min_offsets_per_trigger
+            and records < options.min_offsets_per_trigger
             and now_s - self._last_batch_s < options.max_trigger_delay_s
         ):
             return True
-        self._last_batch_s = now_s
+        if records:  # Without records there is no micro-batch.
+            self._last_batch_s = now_s
         return False
 
     def _backlog(self, view: LogView, start: int) -> Backlog:

@@ -375,6 +375,14 @@ async def test_a_batch_waits_for_the_least_records_and_no_longer_than_the_delay(
         assert late["log"].offset == 7, "the delay is over"
         await append(log, [b"x"])
         assert await stream.latest(late, max_records=12) == late, "the delay begins anew with this batch"
+        await trio.sleep(300)
+        end = await stream.latest(late, max_records=12)
+        assert end["log"].offset == 8
+        for _ in range(2):
+            await trio.sleep(200)
+            assert await stream.latest(end, max_records=12) == end
+        await append(log, [b"x"])
+        assert (await stream.latest(end, max_records=12))["log"].offset == 9, "nothing is no batch"
 
 
 async def test_a_run_up_to_the_present_end_does_not_wait_and_a_new_log_is_noted_at_once(
