@@ -112,11 +112,17 @@ class _Host(Protocol):
 class _ThreadHost(LoopThread):
     """Trio in a thread."""
 
-    def __init__(self) -> None:
-        super().__init__("ledgerlog-aio")
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._asyncio = loop
+        self._ended = loop.create_future()
+        super().__init__("ledgerlog-aio", on_over=self._tell_ended)
+
+    def _tell_ended(self) -> None:
+        with suppress(RuntimeError):  # The asyncio loop is closed, so nobody waits.
+            self._asyncio.call_soon_threadsafe(_settle, self._ended, None)
 
     async def wait_ended(self) -> None:
-        await asyncio.to_thread(self.join, _STOP_S)
+        await asyncio.wait([self._ended], timeout=_STOP_S)
 
 
 class _GuestHost:
@@ -186,7 +192,7 @@ class Bridge:
         self._held: dict[HeldContext[Any], None] = {}
         self._is_closed = False
         self._is_orphaned = False
-        self._host: _Host = _GuestHost(self._loop) if is_guest else _ThreadHost()
+        self._host: _Host = _GuestHost(self._loop) if is_guest else _ThreadHost(self._loop)
         self._to_trio = Mailbox(self._host.tell)
         self._to_asyncio = Mailbox(self._wake_asyncio)
 
@@ -353,7 +359,8 @@ class HeldContext(Generic[T]):
             raise over.error
 
     def _tell_leave(self, *, is_failed: bool, at_once: bool) -> None:
-        self._bridge.tell_trio(partial(self.context.leave, is_failed=is_failed, at_once=at_once))
+        with suppress(ConnectionClosed):  # Trio's loop has ended, and the context with it.
+            self._bridge.tell_trio(partial(self.context.leave, is_failed=is_failed, at_once=at_once))
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

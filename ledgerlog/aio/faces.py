@@ -20,6 +20,7 @@ from ledgerlog.aio.base import (
 from ledgerlog.aio.reading import AioEntries, AioRecords
 from ledgerlog.aio.replicas import AioReplica, M
 from ledgerlog.crossing.fetching import fetch
+from ledgerlog.crossing.loop import making
 from ledgerlog.election.election import Election as AsyncElection
 from ledgerlog.election.election import Leader
 from ledgerlog.errors import LedgerLogError, ReplicaStopped
@@ -1300,7 +1301,7 @@ class Ledgers(AioFace[AsyncLedgers]):
         return LedgerWriter(
             self._portal,
             *await self._portal.enter(
-                await self._run(lambda: self._inner.create(replication, metadata, full_pinning=full_pinning))
+                making(lambda: self._inner.create(replication, metadata, full_pinning=full_pinning))
             ),
         )
 

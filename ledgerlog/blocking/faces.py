@@ -11,6 +11,7 @@ from typing import Literal
 from ledgerlog.blocking.base import ConnectedFace, Entered, Face, HeldLedger
 from ledgerlog.blocking.reading import EntriesFace, RecordsFace
 from ledgerlog.crossing.fetching import fetch
+from ledgerlog.crossing.loop import making
 from ledgerlog.election.election import Election as AsyncElection
 from ledgerlog.election.election import Leader
 from ledgerlog.errors import LedgerLogError
@@ -1281,7 +1282,7 @@ class Ledgers(Face[AsyncLedgers]):
         return LedgerWriter(
             self._portal,
             *self._portal.enter(
-                self._run(lambda: self._inner.create(replication, metadata, full_pinning=full_pinning))
+                making(lambda: self._inner.create(replication, metadata, full_pinning=full_pinning))
             ),
         )
 

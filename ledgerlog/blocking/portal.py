@@ -32,7 +32,7 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -157,7 +157,8 @@ class Portal:
         try:
             return outcomes.get()
         except BaseException:
-            self.tell(scope.cancel)
+            with suppress(ConnectionClosed):  # The loop has ended. Every call has its outcome.
+                self.tell(scope.cancel)
             outcomes.get()
             raise
 

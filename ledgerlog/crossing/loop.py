@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -31,6 +31,7 @@ __all__ = [
     "LoopThread",
     "CallOutcome",
     "Servable",
+    "making",
     "serve_until",
     "run_soon_or_refuse",
     "start_or_refuse",
@@ -195,6 +196,16 @@ class Context(Generic[T]):
             raise over.error if over.error is not None else ConnectionClosed("it was left already")
 
 
+@asynccontextmanager
+async def making(make: Callable[[], Awaitable[AbstractAsyncContextManager[T]]]) -> AsyncIterator[T]:
+    """The context manager that ``make`` makes, as part of its own context.
+
+    Somebody who is cancelled while it is made leaves it, too. If a call made it, nobody would leave it.
+    """
+    async with await make() as value:
+        yield value
+
+
 class _BodyFailed(Exception):
     """Tells an async context that its body raised."""
 
@@ -218,9 +229,11 @@ class LoopThread:
 
     Args:
         name: The name of the thread.
+        on_over: Called in the thread when the loop has ended.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, on_over: Callable[[], object] = lambda: None) -> None:
+        self._on_over = on_over
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
@@ -241,6 +254,7 @@ class LoopThread:
             raise
         finally:
             self.is_over = True
+            self._on_over()
 
     async def _main(self) -> None:
         self._closing = trio.Event()

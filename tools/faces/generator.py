@@ -256,7 +256,12 @@ class _Face:
         if name in mirror.calls:
             value = f"{self._await}self.{mirror.calls[name]}({passed})"
         elif is_awaited:
-            value = f"{self._await}self._run({f'lambda: {value}({passed})' if passed else value})"
+            work = f"lambda: {value}({passed})" if passed else value
+            if self._is_context(node.returns):
+                made = f"{self._import('ledgerlog.crossing.loop:making')}({work})"
+                value = f"*{self._await}self._portal.enter({made})"
+            else:
+                value = f"{self._await}self._run({work})"
         elif not decorators:
             value = f"{value}({passed})"
         enters = mirror.entered.get(name, f"{self._plan.support}:{self._plan.entered}")
@@ -296,10 +301,8 @@ class _Face:
             case ast.Constant(value=None):
                 return "None", [value]
             case ast.Name(name) if name in self._sources:
-                if "__aenter__" in self._sources[name].members():
-                    if not is_awaited:
-                        raise Undecided(f"{what} gives what has to be entered, and does not wait")
-                    value = f"*{self._await}self._portal.enter({value})"
+                if self._is_context(annotation) and not is_awaited:
+                    raise Undecided(f"{what} gives what has to be entered, and does not wait")
                 check = [] if is_awaited else ["self._check()"]
                 return name, [*check, f"return {name}(self._portal, {value})"]
             case ast.Subscript(ast.Name(manager), ast.Name(name)) if (
@@ -318,6 +321,13 @@ class _Face:
                 raise Undecided(f"{what} gives {words}: write it by hand in a base class, or leave it out")
         self._learn(source, annotation)
         return words, [f"return {value}"]
+
+    def _is_context(self, annotation: ast.expr) -> bool:
+        """Whether a class of the faces is an async context manager itself."""
+        match annotation:
+            case ast.Name(name) if name in self._sources:
+                return "__aenter__" in self._sources[name].members()
+        return False
 
     # --- names ---
 
