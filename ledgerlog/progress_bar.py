@@ -32,7 +32,7 @@ def progress_bar(description: str, total: float | None, *, is_bytes: bool = Fals
     )
 
     columns = [
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn() if is_bytes else MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -12,7 +12,7 @@ import time
 import attrs
 import click
 
-from ledgerlog.cli.options import FiniteNumber, json_option, parsed, uri_option
+from ledgerlog.cli.options import FiniteNumber, json_option, needs, parsed, uri_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run
 from ledgerlog.concurrency.gathering import gather_each
@@ -181,6 +181,8 @@ def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: 
     The kind of proof is the one that you give: --secret-file, or a certificate. Before the command closes the
     cluster, it asks every bookie for its proof. Processes apply the change within seconds, without a restart.
     Then bookies end the connections of processes that proved nothing."""
+    for option in ("--force", "--reset"):
+        needs(option, "a mode: open, closing or closed", is_given=mode is not None)
     where = parse_uri(uri)
     credentials = with_secret_beside(given_credentials(), where)
     wanted = None if mode is None else _admission(mode, credentials)
@@ -188,8 +190,6 @@ def mode_command(mode: str | None, force: bool, reset: bool, uri: str, as_json: 
     async def body() -> Admission:
         async with open_store(where, credentials=credentials) as store:
             if wanted is None:
-                if reset:
-                    raise InvalidArgument("--reset needs a mode: open, closing or closed")
                 return await STORED_ADMISSION.read(store)
             if wanted.is_required and not force:
                 await _check_bookies(store, credentials, wanted)

@@ -9,11 +9,10 @@ import click
 
 from ledgerlog.archive.jobs.listing import list_archives
 from ledgerlog.archive.jobs.moving import move_archive
-from ledgerlog.cli.options import check_there, json_option, uri_option
+from ledgerlog.cli.options import connect, json_option, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.cli.spark_archive import report
-from ledgerlog.cluster import connect
 from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def archive() -> None:
 def list_(uri: str, as_json: bool) -> None:
     """List the places of archives, and how much each holds. The command reads only the metadata, not the
     places themselves."""
-    check_there(uri)
 
     async def body() -> list[ListedArchive]:
         async with connect(uri) as cluster:
@@ -68,7 +66,6 @@ def move(source: str, target: str, accept_destination: bool, uri: str, as_json: 
     its files there, with the marker, and run no job meanwhile. All logs that are archived at FROM move.
 
     The exit status is 1 if a file or the marker is not at TO. Then nothing was changed."""
-    check_there(uri)
 
     async def body() -> list[ArchiveStep]:
         async with connect(uri) as cluster:

@@ -40,6 +40,7 @@ from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.record import moment
 from ledgerlog.model.segments import Gap, LogSegment
+from ledgerlog.redact import redact
 
 _READS_AT_ONCE = 32
 """How many metadata reads ``show`` runs at once."""
@@ -239,7 +240,7 @@ def _archive_fields(record: ArchivedFile | None) -> dict[str, Any] | None:
     if record is None:
         return None
     return {
-        "file": record.file,
+        "file": redact(record.file),
         "file_bytes": record.file_bytes,
         "records": record.record_count,
         "ledgers": [ledger.ledger_id for ledger in record.ledgers],

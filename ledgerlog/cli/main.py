@@ -25,7 +25,7 @@ import click
 
 from ledgerlog import __version__
 from ledgerlog.cli.complaints import complaint, os_complaint
-from ledgerlog.cli.output import telling_of_output
+from ledgerlog.cli.output import shown, telling_of_output
 from ledgerlog.cli.running import Interrupted
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.event_log import log_to_stderr
@@ -160,7 +160,7 @@ class CommandLine(click.Group):
 
 
 def _complain(line: str) -> int:
-    click.echo(f"ledgerlog: {line}", err=True)
+    click.echo(f"ledgerlog: {shown(line)}", err=True)
     return 1
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import click
 import trio
+from click.core import ParameterSource
 
 from ledgerlog.cluster import Cluster, open_cluster
 from ledgerlog.credential_options import credential_options, given_credentials
@@ -37,6 +38,7 @@ __all__ = [
     "json_option",
     "ledger_id_argument",
     "log_name_argument",
+    "needs",
     "numbers",
     "parse_start",
     "parse_time",
@@ -287,6 +289,22 @@ def replication_of(
         return Replication(ensemble, write_quorum, ack_quorum, guaranteed)
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from error
+
+
+def needs(option: str, other: str, *, is_given: bool) -> None:
+    """Refuse an option that means nothing without another one.
+
+    Args:
+        option: The option, like ``--merge-bytes``.
+        other: The one that it needs.
+        is_given: Whether the other one is given.
+
+    Raises:
+        click.UsageError: The option is given, and the other one is not.
+    """
+    source = click.get_current_context().get_parameter_source(option[2:].replace("-", "_"))
+    if not is_given and source is not ParameterSource.DEFAULT:
+        raise click.UsageError(f"{option} needs {other}")
 
 
 @asynccontextmanager

@@ -7,8 +7,8 @@ terminal, progress.
 **JSON** is UTF-8 without line breaks inside an object. Bytes are in the field ``data`` if they are UTF-8,
 otherwise in ``data_base64``. One of the two is always there.
 
-**Records for a person** never bring control characters to a terminal: unprintable characters are escaped.
-``--raw`` prints bytes as they are.
+**Lines and tables for a person** never bring control characters to a terminal, whatever is stored:
+unprintable characters are escaped. ``--raw`` prints bytes as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = [
     "print_table",
     "printable",
     "raw_output",
+    "shown",
     "telling_of_output",
     "to_json",
 ]
@@ -38,7 +39,7 @@ __all__ = [
 
 def print_json(value: Any) -> None:
     """Print one object on one line of standard output."""
-    print_line(to_json(value))
+    _print(to_json(value))
 
 
 def to_json(value: Any) -> str:
@@ -46,7 +47,11 @@ def to_json(value: Any) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print one line on standard output."""
+    """Print a line for a person on standard output."""
+    _print(shown(text))
+
+
+def _print(text: str) -> None:
     with telling_of_output():
         click.echo(text.encode("utf-8", "surrogateescape"))
 
@@ -73,12 +78,13 @@ def print_table(
     # Import rich only here: most commands print JSON or lines, and rich would take a fifth of their start.
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(escape_markup(str(cell)) for cell in row))
+        table.add_row(*(Text(shown(str(cell))) for cell in row))
     console = Console(file=sys.stdout, highlight=False)
     if console.is_terminal:
         console.print(table)
@@ -88,20 +94,24 @@ def print_table(
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
-        print_line(line.rstrip())
+        _print(line.rstrip())
 
 
-def escape_markup(text: str) -> str:
-    """Escape text so that rich shows it as it is."""
-    return text.replace("[", "\\[")
+def shown(text: str) -> str:
+    """Return text as a line for a person: unprintable characters are escaped. The bytes of a file's name that
+    are not UTF-8 stay (``surrogateescape``)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or _stays(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _stays(character: str) -> bool:
+    return character == "\t" or "\udc80" <= character <= "\udcff"
 
 
 def printable(data: bytes) -> str:
     """Return bytes as a line for a person: UTF-8 as it is; other bytes and unprintable characters escaped."""
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+    return shown(data.decode("utf-8", "backslashreplace"))
 
 
 def bytes_fields(data: bytes, name: str = "data") -> dict[str, str]:

@@ -296,7 +296,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
         found = run(partial(body, bar))
     if as_json:
         misplaced = {fields["ledger"] for fields in found if "racks" in fields}
-        under_replicated = {fields["ledger"] for fields in found if "racks" not in fields} - {None}
+        under_replicated = {f["ledger"] for f in found if f["bookies"] and "racks" not in f}
         print_json({"under_replicated": len(under_replicated), "misplaced": len(misplaced), "found": found})
     elif found:
         rows = [

@@ -15,10 +15,19 @@ from ledgerlog.archive.jobs.job import archive_log, retire_gone
 from ledgerlog.archive.jobs.publishing import TableOptions, has_default_catalog
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.cli.log_retention import parse_age, parse_bytes
-from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
+from ledgerlog.cli.options import (
+    check_there,
+    connect,
+    json_option,
+    log_name_argument,
+    needs,
+    parsed,
+    uri_option,
+)
 from ledgerlog.cli.output import human_bytes, print_json, print_line
 from ledgerlog.cli.running import run
 from ledgerlog.cli.spark_session import local_session
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.progress_bar import progress_bar
@@ -86,6 +95,13 @@ def _check_master(uri: str, master: str) -> None:
         raise click.UsageError(f"{uri} is a cluster inside one process: give --master none")
 
 
+def _merged_bytes(text: str) -> int:
+    size = parse_bytes(text)
+    if size is None:
+        raise InvalidArgument("a merged file needs a largest size")
+    return size
+
+
 def _age(text: str) -> float | None:
     return 0.0 if text == "0" else parse_age(text)
 
@@ -111,7 +127,7 @@ def _age(text: str) -> float | None:
     "--merge-bytes",
     default=f"{ARCHIVE_MERGE_BYTES // 2**20}m",
     show_default=True,
-    callback=parsed(parse_bytes),
+    callback=parsed(_merged_bytes),
     help="The largest size of a merged file.",
 )
 @_table_options
@@ -124,7 +140,7 @@ def spark_archive(
     keep_copies: float | None,
     accept_destination: bool,
     merge: bool,
-    merge_bytes: int | None,
+    merge_bytes: int,
     table: TableOptions | None,
     master: str,
     uri: str,
@@ -139,6 +155,7 @@ def spark_archive(
     for a log.
 
     The exit status is 1 if something failed."""
+    needs("--merge-bytes", "--merge", is_given=merge)
     check_there(uri)
     _check_master(uri, master)
     # To keep the copies forever, use an age that no ledger reaches.
@@ -187,7 +204,7 @@ def spark_archive(
                 cluster.client,
                 name,
                 destination,
-                bytes_max=merge_bytes or ARCHIVE_MERGE_BYTES,
+                bytes_max=merge_bytes,
                 table=table and attrs.evolve(table, is_anew=False),
                 on_step=tell,
             ),
@@ -239,6 +256,7 @@ def spark_compact(
 
     The command compacts only ledgers whose copies bookies have deleted. Records keep their offsets, and
     readers find gaps between them. The exit status is 1 if something failed; then run the command again."""
+    needs("--tombstones-after", "--tombstones", is_given=tombstones is not None)
     rule = parse_key_rule(key, tombstones)
     after_s = None if tombstones is None else tombstones_after
     check_there(uri)

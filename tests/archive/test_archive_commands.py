@@ -7,9 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
+from ledgerlog.cli import options
 from ledgerlog.cli.main import cli
+from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.model.credentials import Credentials
 
 
 class Commands:
@@ -125,3 +129,19 @@ def test_archives_are_listed_with_what_they_hold_also_after_a_move(tmp_path: Pat
     shown = commands.run("archive", "list")
     assert shown.exit_code == 0
     assert str(other) in shown.stdout
+
+
+@pytest.mark.parametrize("command", [("archive", "list"), ("archive", "move", "a", "b")])
+def test_the_credentials_of_the_command_line_are_used(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Credentials] = []
+
+    def note(uri: str, credentials: Credentials) -> Any:
+        given.append(credentials)
+        raise MetadataUnavailable("not here")
+
+    monkeypatch.setattr(options, "open_cluster", note)
+    secret = tmp_path / "secret"
+    assert Commands(tmp_path).run(*command, "--secret-file", str(secret)).exit_code == 1
+    assert [each.secret_file for each in given] == [str(secret)]

@@ -258,6 +258,24 @@ def test_people_get_words_and_tables(commands: Commands) -> None:
     assert one == b"orders: 1 record is in the log, at offset 2 (epoch 2)\n"
 
 
+def test_what_others_have_stored_is_shown_as_it_is_and_does_not_get_at_the_terminal(
+    commands: Commands,
+) -> None:
+    async def label() -> None:
+        async with connect(commands.uri) as cluster:
+            await (await cluster.open_log("labelled")).set_properties({"odd": "\x1b]0;x\x07 [/x]"})
+
+    commands.ok("log", "create", "labelled")
+    trio.run(label)
+    commands.ok("log", "cursor", "set", "labelled", "c", "0", "--property", r"p=^\[a-z]+$ [/x] b:b:\n\x9b")
+    commands.ok("log", "cursor", "set", "labelled", "d", "0", "--property", "p=\x1b[2J a:b:c")
+    assert r"property odd: \x1b]0;x\x07 [/x]" in commands.ok("log", "show", "labelled").decode()
+    listed = commands.ok("log", "cursor", "list", "labelled").decode()
+    assert r"p=^\[a-z]+$ [/x] b:b:" in listed
+    assert r"p=\x1b[2J a:b:c" in listed
+    assert commands.json("log", "show", "labelled")["properties"]["odd"] == "\x1b]0;x\x07 [/x]"
+
+
 @pytest.mark.parametrize(
     ("command", "what", "next_step"),
     [
@@ -378,6 +396,11 @@ def test_a_cluster_is_not_started_with_metadata_of_another_kind(tmp_path: Path) 
         ("log", "read", "orders", "--raw", "--json"),
         ("log", "append", "orders", "--input", "/nonexistent"),
         ("log", "truncate", "orders"),
+        ("access", "mode", "--force"),
+        ("access", "mode", "--reset"),
+        ("spark", "archive", "orders", "--to", "x", "--merge-bytes", "1m"),
+        ("spark", "archive", "orders", "--to", "x", "--merge", "--merge-bytes", "none"),
+        ("spark", "compact", "orders", "--to", "x", "--tombstones-after", "1d"),
         ("log", "sweep", "--min-age", "nan"),
         ("repair", "settings", "--grace", "nan"),
         ("repair", "settings", "--bookie-check", "inf"),
