@@ -233,6 +233,18 @@ async def test_a_recovery_read_of_an_unknown_ledger_fences_it_and_says_that_it_h
     assert status(engine, 5, [0]) is Status.FENCED
 
 
+@pytest.mark.parametrize("stored", [5, 0, 899])
+async def test_an_add_that_fits_one_frame_only_without_gaps_is_taken(engine: Engine, stored: int) -> None:
+    ids, payload = range(900), b"fourteen bytes"
+    await add_durably(engine, 1, [stored], payloads=[payload])
+    frame = add_frame(1, ids, [payload] * 900)
+    assert len(frame[0].raw) <= SMALL.frame_bytes_max < len(frame[0].raw) + 4 * 899
+    position = engine.add(*frame)
+    assert isinstance(position, int)
+    await engine.wait_durable(position)
+    assert await read_all(engine, 1) == dict.fromkeys(ids, payload)
+
+
 async def test_rule_5_recovery_adds_pass_the_fence_and_read_only(engine: Engine) -> None:
     await engine.fence(1, KEY)
     engine.is_read_only = True

@@ -30,7 +30,7 @@ from bookie.storage.engine.lac_watch import LacWatch
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.engine.write_cache import WriteCache
 from bookie.storage.journal.journal import Journal
-from bookie.storage.upkeep.read_repair import ReadRepair
+from bookie.storage.upkeep.read_repair import ReadRepair, cut_to_size
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.record import tuple_new
@@ -214,16 +214,24 @@ class Adder:
         ids = compact_ids([entries.ids[index] for index in fresh])
         if len(fresh) == len(entries) and isinstance(ids, range) != bool(header.flags & SPARSE):
             return self._append(state, header, raw)
-        buffers = encode_add(
-            entries.select(fresh),
-            lac=header.lac,
-            lafr=header.lafr,
-            key=header.key,
-            recovery=bool(header.flags & RECOVERY),
-        )
-        smaller = header._replace(first=ids[0], last=ids[-1], entry_count=len(ids))
-        verdict = self._append(state, smaller, b"".join(buffers))
-        return verdict if type(verdict) is Status else max(verdict, newest)
+        # Entries with gaps take more bytes than without. So fewer entries may not fit one frame.
+        parts = cut_to_size(entries.select(fresh), self._frame_bytes_max)
+        if not parts:
+            return Status.BAD_REQUEST
+        for part in parts:
+            buffers = encode_add(
+                part,
+                lac=header.lac,
+                lafr=header.lafr,
+                key=header.key,
+                recovery=bool(header.flags & RECOVERY),
+            )
+            smaller = header._replace(first=part.ids[0], last=part.ids[-1], entry_count=len(part))
+            verdict = self._append(state, smaller, b"".join(buffers))
+            if type(verdict) is Status:
+                return verdict
+            newest = max(verdict, newest)
+        return newest
 
     def _tell(self, state: BookieLedger, header: Header) -> None:
         if state.tell(header.lac, header.lafr):

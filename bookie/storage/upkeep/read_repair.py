@@ -238,7 +238,7 @@ class ReadRepair:
         for each in damaged:
             is_settled = not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents
             entries = each.replaced_by(brought) if is_settled else None
-            parts = [] if entries is None else _cut(entries, self._frame_bytes_max)
+            parts = [] if entries is None else cut_to_size(entries, self._frame_bytes_max)
             if not parts or not self._replacer.fits(state, parts):
                 return status_of(each.error)
             mended.append((each, parts))
@@ -248,7 +248,7 @@ class ReadRepair:
         return None
 
 
-def _cut(entries: Entries, frame_bytes_max: int) -> list[Entries]:
+def cut_to_size(entries: Entries, frame_bytes_max: int) -> list[Entries]:
     """Cut entries into parts that each fit a frame of ``frame_bytes_max`` bytes. Empty if an entry does not
     fit."""
     parts: list[list[int]] = [[]]
