@@ -5,7 +5,9 @@ that it has, and never answers that an entry does not exist (``bookie.core.loss_
 (``phase_one``) puts ledgers into limbo before the bookie serves.
 
     for each ledger id that is in limbo
-      no such ledger              it was deleted or never written: nothing is missing
+      no such ledger              it was deleted or never written: nothing is missing. But a store that was
+                                  restored from a backup may have forgotten it. Then it stays in limbo until
+                                  it is brought back, or an operator accepts the loss
       not closed, this bookie     recover the ledger: the repair needs to know the ledger's last entry. (This
         is in the last ensemble   bookie refuses the adds of the ledger's owner anyway)
       not closed otherwise        wait until its owner or a recoverer closes it. Until then the ledger stays
@@ -63,8 +65,8 @@ from ledgerlog.errors import (
     StorageError,
 )
 from ledgerlog.event_log import LIMBO_OVER, LIMBO_WAITS, tell
-from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
-from ledgerlog.model.id_ranges import joined
+from ledgerlog.limits import LEDGER_ID_MAX, LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
+from ledgerlog.model.id_ranges import joined, ranges_of, without
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, gaps, shares
@@ -98,6 +100,11 @@ class Peers(Protocol):
 
     async def list_ledgers(self) -> list[int]:
         """Return all ledger ids in ascending order; at least all that existed before the call."""
+        ...
+
+    async def deletion_floor(self) -> int:
+        """Return the lowest id of a ledger that counts as deleted if the store does not have it. Call this
+        after ``list_ledgers``."""
         ...
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None: ...
@@ -208,10 +215,16 @@ class LimboRepair:
         marks = self._marks
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
         # If a ledger has no metadata, it was deleted, or gets its metadata after this boot. No entry of such
-        # a ledger can be missing here.
-        unlisted = _complement(listed, marks.now.fenced_through)
-        await marks.change(lambda now: now.cleared(unlisted))
+        # a ledger can be missing here. Below the floor, the store may have forgotten it (protocol A.8).
+        floor, known = await peers.deletion_floor(), ranges_of(listed)
+        deleted = without([(floor, marks.now.fenced_through)], known)
+        await marks.change(lambda now: now.cleared(deleted))
         self._why = {}
+        if without(marks.now.limbo, [*known, (floor, LEDGER_ID_MAX)]):
+            self._why[NO_LEDGER] = (
+                "those from before the restore that the metadata lack: bring them back, then accept the loss "
+                "of the others ('ledgerlog metadata check --bring-back', 'metadata restore --accept-loss')"
+            )
         await self._repair_all(peers, listed)
         self._tell_why()
         if not marks.now.limbo:
@@ -388,14 +401,3 @@ class LimboRepair:
                     f"a copy of entries {entries.first}..{entries.last} is refused: {verdict.name}"
                 )
             self.copied += len(part)
-
-
-def _complement(ledger_ids: list[int], through: int) -> list[Range]:
-    """Return the ranges of ids from 0 to ``through`` that are not in the ascending ``ledger_ids``."""
-    found: list[Range] = []
-    at = 0
-    for ledger_id in (*ledger_ids, through + 1):
-        if at < ledger_id:
-            found.append((at, ledger_id - 1))
-        at = ledger_id + 1
-    return found

@@ -13,6 +13,7 @@ from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
 from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.ledger.ranges import list_range, read_range
+from ledgerlog.meta.deletion_floor import deletion_floor
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 
@@ -31,6 +32,14 @@ class LedgerPeers:
         """
         await self._client.store.sync()
         return await self._client.ledgers.list()
+
+    async def deletion_floor(self) -> int:
+        """Return the lowest id of a ledger that counts as deleted if the store does not have it.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        return await deletion_floor(self._client.store)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
         """Read a ledger's metadata; None if there is no such ledger.

@@ -125,10 +125,19 @@ MUTANTS = (
     mutant(
         "edge_the_newest_ledger_stays_in_limbo",
         "D27.6",
-        "_complement",
-        "(*ledger_ids, through + 1)",
-        "(*ledger_ids, through)",
+        "LimboRepair._look",
+        "(floor, marks.now.fenced_through)",
+        "(floor, marks.now.fenced_through - 1)",
         f"{_LIMBO}deleted_ledgers_leave_limbo_and_stay_fenced",
+    ),
+    mutant(
+        "edge_what_a_restored_store_has_forgotten_leaves_limbo",
+        "A.8",
+        "LimboRepair._look",
+        "await peers.deletion_floor()",
+        "0",
+        "tests/scenarios/test_restored_metadata.py::"
+        "test_what_a_restored_store_has_forgotten_stays_in_limbo_until_the_loss_is_accepted",
     ),
     mutant(
         "edge_what_cannot_be_read_now_is_told_as_lost",

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 from trio.testing import MockClock
 
 from ledgerlog.errors import (
@@ -52,7 +53,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, unreachable_after
 from ledgerlog.testing.memory_cluster import CLUSTER as OURS
-from ledgerlog.testing.memory_cluster import new_tree, open_cluster
+from ledgerlog.testing.memory_cluster import eventually, new_tree, open_cluster
 from tests.scenarios.restores import NOW_MS, backed_up, collected, restored_under_bookies, written
 
 
@@ -195,6 +196,30 @@ async def test_a_bookie_in_limbo_is_a_holder_of_a_ledger_that_comes_from_a_backu
                 await client.ledgers.recover(writer.ledger_id)
             stored = await client.ledgers.metadata(writer.ledger_id)
             assert {*stored.fragments[0].ensemble} == {*named, joined}
+
+
+async def test_what_a_restored_store_has_forgotten_stays_in_limbo_until_the_loss_is_accepted(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    """The bookie may have lost entries of a ledger. If the ledger is brought back, it must not deny them."""
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            kept = await written(client, b"before")
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            forgotten = [await written(client, b"since") for _ in range(2)]
+        await cluster.bookies["b1"].lose_disk()
+        await restored_under_bookies(cluster, backup)
+        await cluster.bookies["b1"].start()
+        marks = cluster.bookies["b1"].node.engine.loss_marks
+        async with cluster.client() as client:
+            made_since = await written(client, b"new")
+            await eventually(lambda: [low for low, _ in marks.now.limbo] == [kept + 1])
+            await trio.sleep(60)
+            assert all(map(marks.now.denies_nothing, forgotten))
+            assert not marks.now.denies_nothing(made_since)
+            assert await accept_loss(client.store)
+            with trio.fail_after(60):
+                await cluster.bookies["b1"].node.repair.wait_done()
 
 
 async def test_holders_are_looked_for_again_if_the_metadata_changed_meanwhile(
