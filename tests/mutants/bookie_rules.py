@@ -379,8 +379,8 @@ ADDS = (
         "duplicate_acknowledged_before_the_first_copys_sync",
         "rule 7",
         "Adder._add_some",
-        "return newest",
-        "return self._commit.durable",
+        "newest = self._commit.newest",
+        "newest = self._commit.durable",
         f"{_TEST_ENGINE}::test_rule_7_an_entry_sent_again_waits_for_the_sync_of_the_first",
     ),
     mutant(

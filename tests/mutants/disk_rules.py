@@ -278,7 +278,7 @@ MUTANTS = (
     mutant(
         "of_what_mends_a_long_run_only_the_beginning_is_stored",
         "rule 8",
-        "read_repair._cut",
+        "read_repair.cut_to_size",
         "[entries.select(part) for part in parts]",
         "[entries.select(part) for part in parts[:1]]",
         "tests/storage/test_crash_states.py::"
