@@ -75,7 +75,7 @@ from bookie.storage.engine.opening import open_engine, refuse_newer
 from bookie.storage.index.index import Indexes
 from bookie.storage.upkeep.salvage import drop_set_aside, find_set_aside
 from ledgerlog import limits
-from ledgerlog.concurrency.nurseries import open_nursery
+from ledgerlog.concurrency.nurseries import holds_cancellation, open_nursery
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.event_log import BOOKIE_SERVING, BOOKIE_STOPPING, tell
 from ledgerlog.meta.session_counts import SessionCounts
@@ -453,17 +453,19 @@ async def _serving(
         is_cancelled = False
         try:
             yield
-        except trio.Cancelled:
-            is_cancelled = True
+        except BaseException as error:
+            is_cancelled = holds_cancellation(error)
             raise
         finally:
-            if not is_cancelled:
-                await _drain(node, served)
-            keeping.cancel()
-            with trio.move_on_after(_UNREGISTER_S, shield=True):
-                await kept.wait()
-                await registration.unregister()
-            service.cancel_scope.cancel()
+            try:
+                if not is_cancelled:
+                    await _drain(node, served)
+            finally:
+                keeping.cancel()
+                with trio.move_on_after(_UNREGISTER_S, shield=True):
+                    await kept.wait()
+                    await registration.unregister()
+                service.cancel_scope.cancel()
 
 
 async def _drain(node: BookieNode, served: trio.Event) -> None:

@@ -6,11 +6,14 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from serving import Machine, random_bytes
 from trio.testing import MockClock
 
 from bookie.server.registration import Registration
+from ledgerlog.concurrency.gathering import race
 from ledgerlog.errors import CookieMismatch, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import SESSION_TIMEOUT_S
+from ledgerlog.meta.belonging import make_cluster
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import BookieInfo
@@ -307,3 +310,29 @@ async def test_a_registration_that_is_not_ours_any_more_is_left_alone(
     await later.create(WRITABLE, b"another life", ephemeral=True)
     await registration.unregister()
     assert await Observer(tree).lists() == (["b1"], [])
+
+
+@pytest.mark.parametrize("is_in_race", [False, True])
+async def test_a_bookie_that_is_cancelled_unregisters(
+    tree: MemoryTree, autojump_clock: MockClock, is_in_race: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session may go on, as while its index is made again. A race raises a group of cancellations."""
+    machine = Machine(tree=tree, ledgers={})
+    observer = Observer(tree)
+    await make_cluster(observer.store, random_bytes)
+    unregister, left = Registration.unregister, []
+
+    async def look(registration: Registration) -> None:
+        await unregister(registration)
+        left.append(await observer.lists())
+
+    monkeypatch.setattr(Registration, "unregister", look)
+    with trio.CancelScope() as scope:
+        async with machine.bookie():
+            assert await observer.lists() == (["b1"], [])
+            scope.cancel()
+            if is_in_race:
+                await race(trio.sleep_forever, trio.sleep_forever)
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert left == [([], [])]
