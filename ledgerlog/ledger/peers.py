@@ -6,9 +6,18 @@ the bookie that lacks entries decides which are missing, and when its part of a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, PermissionDenied
+from ledgerlog.errors import (
+    LedgerLogError,
+    LedgerNotFound,
+    MetadataUnavailable,
+    PermissionDenied,
+    StorageError,
+)
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
 from ledgerlog.ledger.core.recovery import Negative
@@ -16,6 +25,16 @@ from ledgerlog.ledger.ranges import list_range, read_range
 from ledgerlog.meta.deletion_floor import deletion_floor
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
+
+
+@contextmanager
+def not_ours() -> Iterator[None]:
+    """Tell damage of the metadata store's own file (SQLite) as MetadataUnavailable. As a StorageError, a
+    bookie would take it for damage of its own files, and end."""
+    try:
+        yield
+    except StorageError as damage:
+        raise MetadataUnavailable(str(damage)) from damage
 
 
 class LedgerPeers:
@@ -30,8 +49,9 @@ class LedgerPeers:
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        await self._client.store.sync()
-        return await self._client.ledgers.list()
+        with not_ours():
+            await self._client.store.sync()
+            return await self._client.ledgers.list()
 
     async def deletion_floor(self) -> int:
         """Return the lowest id of a ledger that counts as deleted if the store does not have it.
@@ -39,7 +59,8 @@ class LedgerPeers:
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        return await deletion_floor(self._client.store)
+        with not_ours():
+            return await deletion_floor(self._client.store)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
         """Read a ledger's metadata; None if there is no such ledger.
@@ -48,13 +69,15 @@ class LedgerPeers:
             MetadataUnavailable: The store cannot be reached.
         """
         try:
-            return await self._client.ledgers.metadata(ledger_id)
+            with not_ours():
+                return await self._client.ledgers.metadata(ledger_id)
         except LedgerNotFound:
             return None
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence the ledger and close it. See ``ledger.recovery.recover_ledger``."""
-        return await self._client.ledgers.recover(ledger_id)
+        with not_ours():
+            return await self._client.ledgers.recover(ledger_id)
 
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int

@@ -21,12 +21,14 @@ from ledgerlog.errors import (
     LedgerFenced,
     MetadataUnavailable,
     RecoveryFailed,
+    StorageCorrupt,
     StorageError,
 )
 from ledgerlog.ledger.core.recovery import LOST_FROM
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.meta.store import Versioned
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
@@ -307,6 +309,29 @@ async def test_what_keeps_ledgers_in_limbo_is_said_at_a_bounded_rate(
             await writer.close()
         await whole_again(cluster, "b1")
         assert len(told()) <= 4
+
+
+async def test_a_damaged_row_of_the_metadata_keeps_one_ledger_in_limbo_and_ends_no_bookie(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = FaultyStore.get
+    async with open_cluster(3) as cluster, cluster.client(replication=R332) as client:
+        damaged, sound = [await written(client, 3) for _ in range(2)]
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+
+        async def get_undamaged(store: FaultyStore, path: str) -> Versioned | None:
+            if path == ledger_path(damaged):
+                raise StorageCorrupt("metadata.sqlite", None, "a row fails its checksum")
+            return await get(store, path)
+
+        monkeypatch.setattr(FaultyStore, "get", get_undamaged)
+        await bookie.start()
+        await eventually(lambda: not marks(cluster, "b1").denies_nothing(sound))
+        await trio.sleep(60)
+        assert marks(cluster, "b1").denies_nothing(damaged)
+        monkeypatch.undo()
+        await whole_again(cluster, "b1")
 
 
 async def test_the_end_of_an_open_ledger_is_not_taken_from_a_bookie_in_limbo(clock: MockClock) -> None:
