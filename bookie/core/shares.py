@@ -32,10 +32,14 @@ from collections import Counter, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["ALONE_QUANTA", "ALONE_S", "Shares"]
+__all__ = ["ACCOUNTS_MAX", "ALONE_QUANTA", "ALONE_S", "Shares"]
 
 ALONE_S = 0.25
 ALONE_QUANTA = 8
+
+ACCOUNTS_MAX = 4096
+"""While nothing waits, at most so many parties are remembered. Otherwise, clients that come from ever new
+addresses would fill the memory."""
 
 _LONG_AGO = float("-inf")
 
@@ -113,6 +117,10 @@ class Shares(Generic[T]):
     def _account(self, party: Hashable, group: Hashable) -> _Account[T]:
         account = self._accounts.get(party)
         if account is None:
+            if len(self._accounts) >= ACCOUNTS_MAX and not self._waiting:
+                # Nobody had to wait, so what the parties have spent does not matter.
+                self._accounts.clear()
+                self._members.clear()
             group = party if group is None else group
             self._members[group] += 1
             account = self._accounts[party] = _Account(self._share(group), group)

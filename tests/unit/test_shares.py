@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.shares import ALONE_QUANTA, ALONE_S, Shares
+from bookie.core.shares import ACCOUNTS_MAX, ALONE_QUANTA, ALONE_S, Shares
 
 QUANTUM = 100
 
@@ -122,6 +122,15 @@ def test_parties_that_have_gone_leave_nothing() -> None:
     shares.renew(0.0)
     shares.renew(0.0)
     assert not shares._accounts
+
+
+def test_parties_that_never_wait_do_not_fill_the_memory() -> None:
+    """A round begins only when something waits."""
+    shares = contended()
+    for number in range(3 * ACCOUNTS_MAX):
+        assert shares.take(number, 5, 0.0, group=number % 7)
+    assert len(shares._accounts) <= ACCOUNTS_MAX
+    assert shares._members.total() == len(shares._accounts)
 
 
 def test_parties_of_one_group_divide_the_share_of_one_party() -> None:
