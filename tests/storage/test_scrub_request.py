@@ -4,14 +4,18 @@ another bookie's can be compared with."""
 from __future__ import annotations
 
 import attrs
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from storing import SMALL, add, add_durably, add_frame, payload_of, running
+from storing import SMALL, ToldOracle, add, add_durably, add_frame, opened, payload_of, running
+from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.examining import Examination
 from bookie.core.journal_items import EntryRun
+from bookie.core.results import ScrubResult
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.limits import SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX
 from ledgerlog.wire.checksum import entry_digest
@@ -131,6 +135,29 @@ async def test_a_file_that_cannot_be_read_between_two_others_does_not_end_the_bo
         disk.files[path] = missing
         assert whole.sound == {0, 1, 2, 6, 7, 8}
         assert whole.unsound == {3, 4, 5, 9, 10, 11}
+
+
+async def test_a_ledger_that_is_deleted_while_its_scrub_waits_is_not_scrubbed() -> None:
+    """Its rows may still name a file that compaction has removed."""
+    oracle = ToldOracle()
+    async with (
+        opened("b", MemoryDisk(), MemoryIndexes()) as directory,
+        open_engine(directory, STAYS, oracle=oracle) as engine,
+    ):
+        await add_durably(engine, L, range(3))
+        await engine.flush()
+        found: list[ScrubResult] = []
+
+        async def scrub() -> None:
+            found.append(await engine.scrub(L, first=0, last=9, classes=1, bytes_max=10**6))
+
+        async with trio.open_nursery() as nursery, engine._reader._scrubbing:
+            nursery.start_soon(scrub)
+            await wait_all_tasks_blocked()
+            oracle.gone.add(L)
+            assert engine.collector is not None
+            await engine.collector.collect()
+        assert found == [ScrubResult(Status.NO_SUCH_LEDGER, ScrubReport((), (), ()), 9)]
 
 
 async def test_what_rotted_is_unsound_even_where_it_was_read_a_moment_ago() -> None:

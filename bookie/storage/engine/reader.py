@@ -385,6 +385,8 @@ class Reader:
         examination = Examination(first=first, last=last, classes=classes, bytes_max=bytes_max)
         async with self._scrubbing:
             with self._pool.reading():
+                if state.is_deleted:  # While another call was running. Its files may be removed already.
+                    return ScrubResult(Status.NO_SUCH_LEDGER, ScrubReport((), (), ()), last)
                 try:
                     horizon = await self._examine(state, examination, min(bytes_max, MIB), pace)
                 except StorageError as damage:
