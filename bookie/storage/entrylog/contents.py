@@ -122,9 +122,12 @@ class FileContents:
 
     async def _absent(self) -> FileSet:
         """Return the file numbers below the newest that have no file and no row."""
-        segments, logs = await self._files.segments.numbers(), await self._files.logs.numbers()
-        segments += [row.file for row in await self._catalogue.segments()]
-        logs += [-row.file for row in await self._catalogue.logs()]
+        # Look at the rows first. A file gets its name before its row, and files get their names in order. So
+        # whichever files come meanwhile, none of them is missing in the listing below one that has a row.
+        segments = [row.file for row in await self._catalogue.segments()]
+        logs = [-row.file for row in await self._catalogue.logs()]
+        segments += await self._files.segments.numbers()
+        logs += await self._files.logs.numbers()
         return FileSet.join((*_gaps(segments), *((-high, -low) for low, high in _gaps(logs))))
 
 
