@@ -228,15 +228,19 @@ class RepairQueue:
 
         Returns:
             Whether the task is gone. False: another process changed the task in the meantime, or the worker's
-            session is over, and with it the worker's lock.
+            session is over, and with it the worker's lock. False also if a task is there after the answer was
+            lost: the old one is done again, which changes nothing.
         """
         path = repair_task_path(ledger_id)
 
         async def write(is_unsure: bool) -> bool:
+            if is_unsure:
+                # Do not delete again: versions may begin anew, so this may be a new task at the same version.
+                return await self._store.get(path) is None
             try:
                 await self._store.transaction((worker.check, Delete(path, version)))
             except (NodeMissing, VersionConflict):
-                return is_unsure and await self._store.get(path) is None
+                return False
             return True
 
         return await settle(self._store, write, what=f"the end of the repair task of ledger {ledger_id}")

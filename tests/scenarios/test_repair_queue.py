@@ -33,7 +33,7 @@ from ledgerlog.repair.auditor import Pass, pass_over_now
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.repair.queue import RepairQueue
-from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica, before
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica, answer_lost_behind, before
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
     assert_whole,
@@ -115,6 +115,26 @@ async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_si
             await queue.unlock(7, somebody_else)
             assert await queue.locks() == {7: second.token}, "nor does it let go of somebody else's lock"
         assert await queue.tasks() == [7]
+
+
+async def test_a_removal_whose_answer_was_lost_does_not_remove_a_task_that_was_made_since(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=0) as cluster, cluster.client() as one, cluster.client() as other:
+        mine, queue = RepairQueue(one.opened), RepairQueue(other.opened)
+        worker = await mine.register_worker()
+        await queue.post(7, lost=["b1"])
+        before = await mine.task(7)
+        assert before is not None
+
+        async def post() -> None:
+            await queue.post(7, lost=["b2"])
+
+        one.store.faults.append(answer_lost_behind(repair_task_path(7), post))
+        await mine.remove(7, before[1], worker)
+        again = await queue.task(7)
+        assert again is not None
+        assert (again[0].lost, again[1]) == (("b2",), before[1]), "versions come back"
 
 
 async def test_a_worker_that_was_cut_off_does_not_overwrite_a_task_that_was_made_since(
