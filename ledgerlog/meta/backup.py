@@ -101,7 +101,7 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
             await logs.save(path)
         elif path.startswith(LOG_NAMES + "/"):
             await logs.save_name(path, node)
-        elif not logs.has_saved(path):
+        elif not await logs.has_or_leaves_out(path):
             writer.node(path, node.value)
     counters = {counter: await store.highest_id(counter) for counter in COUNTERS}
     await store.sync()  # This raises if it is no longer the cluster's store.
@@ -128,10 +128,14 @@ class _Logs:
             if _is_closed(value, ledger_id):
                 self._closed.append(ledger_id)
 
-    def has_saved(self, path: str) -> bool:
-        """Return whether the node belongs to a log that is saved already."""
+    async def has_or_leaves_out(self, path: str) -> bool:
+        """Return whether the node belongs to a log that is saved already, or that the backup leaves out
+        because it was made since."""
         root, *rest = path.split("/")
-        return root in _PARTS and bool(rest) and rest[0] in self._saved
+        if root not in _PARTS or not rest:
+            return False
+        # After a restore, a part without its log would count as what is left of a deleted log.
+        return rest[0] in self._saved or await self._store.get(f"{LOG_RECORDS}/{rest[0]}") is not None
 
     async def save_name(self, path: str, name: Versioned) -> None:
         """Save the name of a log. If the log was made since the records were read, save the log, too."""

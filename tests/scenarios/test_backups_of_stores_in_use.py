@@ -127,6 +127,11 @@ CHANGES: dict[str, list[Operation]] = {
         Create(log_name_path("y"), b"y"),
         Create(log_record_path(1), attrs.evolve(_EMPTY, name="y", incarnation=1).encode()),
     ],
+    "a new log with an archived file": [
+        Create(log_name_path("y"), b"y"),
+        Create(log_record_path(1), attrs.evolve(_EMPTY, name="y", incarnation=1).encode()),
+        Create(archive_path(1, 5), b"file of 5"),
+    ],
     "a deleted log": [Delete(path, 0) for path in _AT_FIRST if "/" in path and "cookies" not in path],
     "a leader on new bookies": [
         *(Create(cookie_path(bookie), b"") for bookie in ("b4", "b5", "b6")),
