@@ -13,7 +13,7 @@ be deleted last, so the first check can still find it when ledgers are already g
 
 A store that was restored from a backup has forgotten ledgers that bookies hold. Until an operator accepts
 that loss, the oracle reports no ledger from before the restore as gone (``meta.deletion_floor``). The oracle
-reads the record of the restore last.
+reads the record of the restore first and last.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class MetadataDeletionOracle:
         """
         store = self._store
         await store.sync()
+        floor = await deletion_floor(store)
         highest = await store.highest_id(LEDGER_COUNTER)
         listed: dict[str, frozenset[str]] = {}
         unlisted: list[int] = []
@@ -72,7 +73,7 @@ class MetadataDeletionOracle:
         await gather_each(unlisted, look, at_once=_ASKED_AT_ONCE)
         if gone:
             await store.sync()
-            floor = await deletion_floor(store)
+            floor = max(floor, await deletion_floor(store))
             gone = [ledger_id for ledger_id in gone if ledger_id >= floor]
         return sorted(gone)
 
@@ -87,11 +88,12 @@ class MetadataDeletionOracle:
         """
         store = self._store
         await store.sync()
+        first = max(first, await deletion_floor(store))
         last = min(last, await store.highest_id(LEDGER_COUNTER))
         async with aclosing(self._listed(first, last)) as ledgers:
             listed = [ledger_id async for ledger_id in ledgers]
         await store.sync()
-        first = max(first, await deletion_floor(self._store))
+        first = max(first, await deletion_floor(store))
         return without([(first, last)], ranges_of(listed)) if first <= last else []
 
     async def _listed(self, first: int, last: int) -> AsyncGenerator[int, None]:

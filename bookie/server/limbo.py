@@ -104,7 +104,7 @@ class Peers(Protocol):
 
     async def deletion_floor(self) -> int:
         """Return the lowest id of a ledger that counts as deleted if the store does not have it. Call this
-        after ``list_ledgers``."""
+        before ``list_ledgers`` or ``metadata`` and after them, and use the greater answer."""
         ...
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None: ...
@@ -165,6 +165,8 @@ class LimboRepair:
         self._is_done = trio.Event()
         self._why: dict[int, str] = {}
         """By ledger id, the reason why the ledger stays in limbo, as the current look found it."""
+        self._floor = 0
+        """The deletion floor, as the current look found it."""
         self._told: dict[int, str] = {}
         self._told_at = -math.inf
 
@@ -213,10 +215,12 @@ class LimboRepair:
     async def _look(self, peers: Peers) -> bool:
         """Look once at every ledger that is in limbo. Return whether some are left."""
         marks = self._marks
+        self._floor = await peers.deletion_floor()
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
         # If a ledger has no metadata, it was deleted, or gets its metadata after this boot. No entry of such
         # a ledger can be missing here. Below the floor, the store may have forgotten it (protocol A.8).
-        floor, known = await peers.deletion_floor(), ranges_of(listed)
+        floor = self._floor = max(self._floor, await peers.deletion_floor())
+        known = ranges_of(listed)
         deleted = without([(floor, marks.now.fenced_through)], known)
         await marks.change(lambda now: now.cleared(deleted))
         self._why = {}
@@ -314,7 +318,8 @@ class LimboRepair:
         """
         metadata = await peers.metadata(ledger_id)
         if metadata is None:
-            return None, True
+            # Look at the floor again: the store may have been restored since the ledger was listed.
+            return None, ledger_id >= max(self._floor, await peers.deletion_floor())
         if not metadata.is_closed and self._bookie_id in metadata.last_fragment.ensemble:
             metadata = await peers.recover(ledger_id)
         lost: list[Range] = []

@@ -170,6 +170,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
     listed: dict[int, set[int]] = {}
     """The ledgers that each log listed when its record was read, and those that readers may still read. If a
     ledger leaves a list meanwhile, the next sweep finds the ledger."""
+    floor = await deletion_floor(client.store)
     unreadable: set[int] = set()
     """Logs whose record is damaged. It is unknown which ledgers such a record lists."""
 
@@ -200,7 +201,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
         if record is None and not await _is_deleted(client, logs, name, incarnation):
             unreadable.add(incarnation)
             return
-        if ledger_id < await deletion_floor(client.store):
+        if ledger_id < max(floor, await deletion_floor(client.store)):
             return
         if is_snapshot:
             why = await _why_lost_snapshot(client, ledger_id, incarnation, record, age_s, delete=delete)

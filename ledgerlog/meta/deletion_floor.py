@@ -17,8 +17,10 @@ __all__ = ["deletion_floor"]
 async def deletion_floor(store: MetadataStore) -> int:
     """Return the lowest id of a ledger that may count as deleted, or as an orphan.
 
-    A restore writes its record before it changes a ledger. So call this after the other questions: if any of
-    the answers came from the restored store, the record is there.
+    Call this before the other questions and after them, and use the greater answer. After: a restore writes
+    its record before it changes a ledger. So if any of the answers came from the restored store, the record
+    is there. Before: an operator may bring ledgers back and accept the loss of the others after you have
+    asked about one of those ledgers.
 
     Raises:
         MetadataUnavailable: The store did not answer, or the record of the restore is damaged or of a newer

@@ -134,7 +134,7 @@ MUTANTS = (
         "edge_what_a_restored_store_has_forgotten_leaves_limbo",
         "A.8",
         "LimboRepair._look",
-        "await peers.deletion_floor()",
+        "max(self._floor, await peers.deletion_floor())",
         "0",
         "tests/scenarios/test_restored_metadata.py::"
         "test_what_a_restored_store_has_forgotten_stays_in_limbo_until_the_loss_is_accepted",
@@ -169,10 +169,18 @@ MUTANTS = (
         "MetadataDeletionOracle.surely_gone",
         """
         await store.sync()
-        highest = await store.highest_id(LEDGER_COUNTER)
+        floor = await deletion_floor(store)
         """,
-        "highest = await store.highest_id(LEDGER_COUNTER)",
+        "floor = await deletion_floor(store)",
         f"{_ORACLE}a_ledger_that_a_replica_has_not_seen_yet_is_not_gone",
+    ),
+    mutant(
+        "edge_what_was_brought_back_meanwhile_is_gone",
+        "A.8",
+        "MetadataDeletionOracle.surely_gone",
+        "max(floor, await deletion_floor(store))",
+        "await deletion_floor(store)",
+        f"{_ORACLE}what_is_brought_back_before_the_loss_is_accepted_is_not_gone",
     ),
     mutant(
         "edge_a_ledger_is_deleted_before_its_record_is_durable",

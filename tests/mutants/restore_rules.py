@@ -257,7 +257,7 @@ MUTANTS = (
         "a_sweep_deletes_ledgers_from_before_a_restore",
         "A.8",
         "_look_over",
-        "ledger_id < await deletion_floor(client.store)",
+        "ledger_id < max(floor, await deletion_floor(client.store))",
         "False",
         f"{_TEST_BACK}::test_a_sweep_keeps_ledgers_from_before_a_restore_until_the_loss_is_accepted",
     ),

@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie.server.limbo import LimboRepair, Peers
 from ledgerlog.errors import (
     IncompatibleVersion,
     InvalidArgument,
@@ -220,6 +221,31 @@ async def test_what_a_restored_store_has_forgotten_stays_in_limbo_until_the_loss
             assert await accept_loss(client.store)
             with trio.fail_after(60):
                 await cluster.bookies["b1"].node.repair.wait_done()
+
+
+async def test_what_a_store_that_is_restored_during_a_look_has_forgotten_stays_in_limbo(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    """The bookie has listed the ledger already, and copies entries of others."""
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            forgotten = await written(client, b"since")
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+        repair = LimboRepair._repair
+
+        async def restore_first(self: LimboRepair, peers: Peers, ledger_id: int) -> Any:
+            if RESTORED not in cluster.tree.content.nodes:
+                await restored_under_bookies(cluster, backup)
+            return await repair(self, peers, ledger_id)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LimboRepair, "_repair", restore_first)
+            await bookie.start()
+            await trio.sleep(60)
+        assert RESTORED in cluster.tree.content.nodes
+        assert bookie.node.engine.loss_marks.now.denies_nothing(forgotten)
 
 
 async def test_holders_are_looked_for_again_if_the_metadata_changed_meanwhile(

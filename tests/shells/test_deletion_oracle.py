@@ -62,11 +62,11 @@ async def test_the_newest_ledger_can_be_gone_too(store: FaultyStore) -> None:
     assert await MetadataDeletionOracle(store).surely_gone([4, 5]) == [4]
 
 
-@pytest.mark.parametrize("calls", range(8))
+@pytest.mark.parametrize("calls", range(9))
 async def test_a_store_that_stops_answering_says_nothing_at_all(store: FaultyStore, calls: int) -> None:
     store.faults.append(unreachable_after(calls))
     with trio.fail_after(PATIENCE_S):
-        if calls == 7:
+        if calls == 8:
             assert await MetadataDeletionOracle(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
         else:
             with pytest.raises(MetadataUnavailable):
@@ -102,6 +102,31 @@ async def test_after_a_restore_nothing_from_before_it_is_gone_until_somebody_acc
     assert await MetadataDeletionOracle(store).surely_gone([1, 3, 50, 99, 100, 101]) == [100]
     await store.delete(RESTORED)
     assert await MetadataDeletionOracle(store).surely_gone([1, 3, 50, 99, 100, 101]) == [1, 3, 50, 99, 100]
+
+
+@pytest.mark.parametrize("question", ["surely gone", "absent"])
+async def test_what_is_brought_back_before_the_loss_is_accepted_is_not_gone(
+    store: FaultyStore, question: str
+) -> None:
+    """Both happen after the oracle has asked about the ledger."""
+    held = Restoration(floor=4, counter=4, backup_ms=1, restored_ms=2)
+    await store.create(RESTORED, held.encode())
+    syncs = 0
+
+    async def brought_back_and_accepted(call: Call, go_on: GoOn) -> Any:
+        nonlocal syncs
+        if call.verb == "sync":
+            syncs += 1
+            if syncs == 2:  # The answers are there.
+                await store.inner.create(ledger_path(3), b"metadata")
+                await store.inner.delete(RESTORED)
+        return await go_on()
+
+    store.faults.append(brought_back_and_accepted)
+    oracle = MetadataDeletionOracle(store)
+    found = await (oracle.surely_gone([1, 3]) if question == "surely gone" else oracle.absent(0, 4))
+    assert found == []
+    assert syncs == 2
 
 
 async def test_a_restore_during_the_questions_deletes_nothing(store: FaultyStore) -> None:
@@ -148,13 +173,13 @@ async def test_ids_without_a_ledger_are_absent_and_later_ones_are_not(store: Fau
     assert len(listings) == 4, "ids that are far apart cost no more"
 
 
-@pytest.mark.parametrize("calls", range(9))
+@pytest.mark.parametrize("calls", range(10))
 async def test_a_store_that_stops_answering_lists_nothing(store: FaultyStore, calls: int) -> None:
     store.faults.append(unreachable_after(calls))
     with trio.fail_after(PATIENCE_S):
-        if calls == 7:
+        if calls == 8:
             assert await MetadataDeletionOracle(store).absent(0, 4) == [(1, 1), (3, 3)]
-        elif calls < 7:
+        elif calls < 8:
             with pytest.raises(MetadataUnavailable):
                 await MetadataDeletionOracle(store).absent(0, 4)
 
