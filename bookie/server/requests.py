@@ -424,8 +424,9 @@ class Requests:
             return
         with await self._take(32 * LEDGERS_MAX, header) as taken:
             engine = self._shared.engine
-            held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
+            # Look at the marks first: if limbo ends during the listing, the list may lack what was copied.
             status = Status.UNKNOWN if engine.loss_marks.now.limbo else Status.OK
+            held, through = await engine.list_ledgers(header.ledger_id, LEDGERS_MAX)
             body = encode_ledgers(held)
             self._reply([_encode_reply(header, status, argument=through, body=body)], taken)
 
