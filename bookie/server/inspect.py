@@ -81,7 +81,7 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
         if begins is not None and number >= begins:
             item["kept_because"] = "the journal: the next start replays it"
         else:
-            item["kept_because"] = kept_because(known, number)
+            item["kept_because"] = kept_because(directory, known, number)
         yield item
 
 

@@ -26,8 +26,6 @@ from bookie.storage.journal.segments import SegmentFiles
 from bookie.storage.upkeep.compaction import verify_frame
 from ledgerlog.errors import StorageCorrupt, StorageError
 
-_POLICY = StorageConfig().space_policy(is_journal_apart=False)
-
 
 async def known_files(directory: StorageDirectory) -> dict[int, FileRow] | None:
     """Return the index's rows of segments and entry logs, by file number; None if the index cannot be
@@ -45,9 +43,13 @@ async def known_files(directory: StorageDirectory) -> dict[int, FileRow] | None:
         await index.aclose()
 
 
-def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
+def kept_because(directory: StorageDirectory, known: dict[int, FileRow] | None, file: int) -> str | None:
     """Return why a file is kept, according to the index; None if the index cannot be read."""
-    return None if known is None else why_kept(known.get(file), _POLICY)
+    if known is None:
+        return None
+    return why_kept(
+        known.get(file), StorageConfig().space_policy(is_journal_apart=directory.is_journal_apart)
+    )
 
 
 async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
@@ -107,7 +109,7 @@ async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
         row = None if known is None else known.get(-number)
         if row is not None:
             item["live_bytes"] = row.live_bytes
-        item["kept_because"] = kept_because(known, -number)
+        item["kept_because"] = kept_because(directory, known, -number)
         yield item
 
 
