@@ -278,7 +278,9 @@ def run(
             return False
         if certified is not None:
             certified.certificates.reload()
-        return (proving is not None and proving.reload()) or certified is not None
+        if proving is not None:
+            proving.reload()
+        return credentials.tls is not None or credentials.secret_file is not None
 
     async def serve(stop: trio.Event) -> None:
         nonlocal bookie_id, certified, proving
@@ -511,7 +513,7 @@ def cookie_fix(
 
     The command marks the loss in PATH. When the bookie serves, it refuses adds to all ledgers that exist now,
     denies no entry of them, and copies the lost entries from other bookies. If nothing is wrong, the command
-    changes nothing."""
+    marks nothing."""
 
     from bookie.server.inspect import show_marks
 
