@@ -72,6 +72,7 @@ from bookie.server.phase_one import marks_after_loss
 from bookie.server.registration import wait_unregistered
 from bookie.storage.disk.loss_marks import read_marks, write_marks
 from bookie.storage.engine.directory import StorageDirectory
+from bookie.storage.engine.opening import refuse_newer
 from bookie.storage.journal.segments import SegmentFiles
 from ledgerlog.errors import CookieMismatch, IncompatibleVersion, InvalidArgument, StorageCorrupt
 from ledgerlog.meta.belonging import join_cluster
@@ -119,6 +120,8 @@ async def establish_identity(
         ClusterNotFound: The store has no cluster in it.
         CookieMismatch: The directory's cookie and the store's disagree, or a live process is registered under
             the id.
+        IncompatibleVersion: A newer version wrote the directory's cookie or one of its files. Nothing was
+            changed.
         StorageCorrupt: The directory's cookie does not decode.
         StorageError: The directory cannot be read or written.
         InvalidArgument: The id is malformed.
@@ -129,6 +132,7 @@ async def establish_identity(
     After a cancellation or an error, the directory may be formatted already. The next call completes the
     format.
     """
+    await refuse_newer(directory)  # Before the cookies and the marks are written.
     here = await read_cookie(directory)
     if here is not None and bookie_id is not None and here.bookie_id != bookie_id:
         raise CookieMismatch(

@@ -29,8 +29,9 @@ example, such a process may run on a copy of the directory, with the same cookie
 **Stopping.** If you leave the body, the bookie stops gracefully. It accepts no more clients, answers the
 requests under way within ``limits.BOOKIE_DRAIN_S``, and removes its registration. Then the storage flushes
 and marks a clean stop, and the bookie counts a last generation. If the body is cancelled, the bookie stops at
-once: it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. The storage
-still ends cleanly.
+once: it drops its clients, and removes the registration if that takes at most ``_UNREGISTER_S``. For the
+storage this is a crash: the next start replays the journal, and without the journal's copy of the entries
+(``journal_write_data``) it marks a loss.
 
 **Failing.** If the storage fails, everything inside is cancelled and the failure is raised. A bookie that
 cannot write must not answer: a failed sync is never acknowledged and never retried. You get the one exception
@@ -71,7 +72,7 @@ from bookie.storage.disk.disk import Disk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
 from bookie.storage.engine.engine import Engine
-from bookie.storage.engine.opening import open_engine, refuse_newer
+from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import Indexes
 from bookie.storage.upkeep.salvage import drop_set_aside, find_set_aside
 from ledgerlog import limits
@@ -252,7 +253,6 @@ async def open_bookie(
         ) as directory,
         _open_door(network, listen) as door,
     ):
-        await refuse_newer(directory)  # Call this before the cookies and the marks are written.
         # Call ``find_place`` only now: while the directory is locked, no other process has the same place.
         place = find_place() if find_place is not None else ""
         if repair_damage:

@@ -116,7 +116,7 @@ MUTANTS = (
     mutant(
         "a_start_writes_marks_before_it_finds_a_newer_file",
         "versions",
-        "open_bookie",
+        "establish_identity",
         "await refuse_newer(directory)",
         "",
         "tests/storage/test_newer_files.py::test_a_bookies_start_on_a_newer_entry_log_writes_nothing",

@@ -12,7 +12,9 @@ from test_damage import TINY, memory_image
 from bookie.core.entry_log import LogHeader
 from bookie.core.loss_marks import LossMarks
 from bookie.core.segment import SegmentHeader
+from bookie.server.identity import establish_identity
 from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.directory import open_directory
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import IncompatibleVersion
 from ledgerlog.model.quorum import Replication
@@ -116,3 +118,23 @@ async def test_a_bookies_start_on_a_newer_entry_log_writes_nothing(is_unclean: b
             await bookie._run(trio.TASK_STATUS_IGNORED)
         assert path in before[0]
         assert contents(bookie.disk, bookie.indexes) == before
+
+
+@pytest.mark.parametrize("fix_cookie", [False, True])
+async def test_no_cookie_is_written_beside_a_newer_entry_log(fix_cookie: bool) -> None:
+    """The commands that fix a cookie or repair a directory begin with it, too."""
+    async with open_cluster(1) as cluster, cluster.client() as client:
+        bookie = cluster.bookies["b1"]
+        await bookie.stop()
+        newer_entry_log(bookie.disk, "/b1")
+        before = contents(bookie.disk, bookie.indexes), dict(cluster.tree.content.nodes)
+        async with open_directory("/b1", disk=bookie.disk, indexes=bookie.indexes) as directory:
+            with pytest.raises(IncompatibleVersion):
+                await establish_identity(
+                    client.store, directory, bookie_id="b1", random_bytes=random_bytes, fix_cookie=fix_cookie
+                )
+        assert (contents(bookie.disk, bookie.indexes), dict(cluster.tree.content.nodes)) == before
+
+
+def random_bytes(count: int) -> bytes:
+    return bytes(count)
