@@ -1248,6 +1248,8 @@ class LogReader(AioRecords):
       each gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
+    - EntryNotFound: bookies have lost an entry.
+    - LedgerNotFound: the metadata store has lost a ledger of the log.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The
       latter also if the log has lost records that this reader has read, and gives their offsets to
       other records.

@@ -22,14 +22,14 @@ import trio
 
 from ledgerlog.concurrency.nurseries import background, is_cancelled
 from ledgerlog.counts import ClientCounts
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, LostLeadership
+from ledgerlog.errors import LedgerLogError, LostLeadership
 from ledgerlog.event_log import LOG_TAKEN_OVER, tell
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.leader import LogLeader, SendOptions
-from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.takeover import has_changed, load_producers, take_over
+from ledgerlog.log.registry import GONE, LogRegistry
+from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe
 
@@ -90,7 +90,7 @@ async def lead(
             except BaseException as cause:
                 # The next leader recovers and closes the ledger, which is empty and in the list.
                 await ledger.aclose()
-                if isinstance(cause, LedgerNotFound) and await has_changed(registry, incarnation, version):
+                if isinstance(cause, GONE) and await registry.has_changed(incarnation, version):
                     raise LostLeadership(name, None, "another writer has taken over") from None
                 raise
             client.counts.on_takeover_part("producers", trio.current_time() - began)

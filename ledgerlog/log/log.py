@@ -12,10 +12,10 @@ names its log, so a sweep finds the ledger (``log.sweep``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import attrs
 
@@ -30,7 +30,7 @@ from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
 from ledgerlog.log.gather import delete_replaced
 from ledgerlog.log.leader import SendOptions
 from ledgerlog.log.leadership import WriterOptions, lead
-from ledgerlog.log.positions import find_tail
+from ledgerlog.log.positions import LogTail, find_tail
 from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.snapshot_list import delete_snapshots
@@ -46,6 +46,8 @@ from ledgerlog.model.record import moment
 from ledgerlog.model.segments import Gap, LogSegment
 
 __all__ = ["Log", "LogInfo", "create_log", "delete_log", "list_logs", "open_log"]
+
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -338,8 +340,7 @@ class Log:
             EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
             EntryNotFound: Bookies have lost the entry that tells where the log ends.
         """
-        metadata, _ = await self._read()
-        tail = await find_tail(self._client.ledgers, metadata)
+        metadata, tail = await self._look(self._with_tail)
         return LogInfo(
             name=metadata.name,
             epoch=metadata.epoch,
@@ -480,7 +481,8 @@ class Log:
         metadata, _ = await self._read()
         end = metadata.counted_end
         if before_offset > end:
-            end = (await find_tail(self._client.ledgers, metadata)).offset
+            _, tail = await self._look(self._with_tail)
+            end = tail.offset
             if before_offset > end:
                 raise InvalidArgument(
                     f"log {self._name!r} ends at offset {end}: it cannot be truncated at {before_offset}"
@@ -510,13 +512,9 @@ class Log:
 
         Cancelling: the ledgers may or may not be dropped, as for ``truncate``.
         """
-        metadata, _ = await self._read()
+        _, durable_bytes = await self._look(self._with_durable_bytes)
         return await retention.apply_retention(
-            self._client,
-            self._registry,
-            self._name,
-            self._incarnation,
-            durable_bytes=await self._durable_bytes(metadata),
+            self._client, self._registry, self._name, self._incarnation, durable_bytes=durable_bytes
         )
 
     async def why_kept(self) -> list[tuple[LogSegment, str]]:
@@ -527,19 +525,18 @@ class Log:
             EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
                 tells where the log ends. Try again.
         """
-        metadata, _ = await self._read()
-        durable_bytes = await self._durable_bytes(metadata)
+        metadata, durable_bytes = await self._look(self._with_durable_bytes)
         cursors = await read_cursors(self._client, self._incarnation)
         now_ms = self._client.environment.now_ms()
         whys = why_kept(metadata, cursors, now_ms, durable_bytes=durable_bytes)
         return list(zip(metadata.segments, whys, strict=True))
 
-    async def _durable_bytes(self, metadata: LogMetadata) -> int:
-        """Return the bytes of all records ever appended, for retention. This asks the bookies only if the
-        retention policy has a bound in bytes."""
+    async def _with_durable_bytes(self, metadata: LogMetadata, _: int) -> tuple[LogMetadata, int]:
+        """Return the record, and the bytes of all records ever appended, for retention. This asks the bookies
+        only if the retention policy has a bound in bytes."""
         if metadata.retention.max_bytes is None:
-            return metadata.counted_bytes
-        return (await find_tail(self._client.ledgers, metadata)).bytes_before
+            return metadata, metadata.counted_bytes
+        return metadata, (await find_tail(self._client.ledgers, metadata)).bytes_before
 
     def cursor(self, name: str) -> Cursor:
         """Return the cursor of this name, whether or not it exists yet.
@@ -637,6 +634,12 @@ class Log:
 
     async def _read(self) -> tuple[LogMetadata, int]:
         return await self._registry.existing(self._name, self._incarnation)
+
+    async def _look(self, look: Callable[[LogMetadata, int], Awaitable[T]]) -> T:
+        return await self._registry.look(self._name, self._incarnation, look)
+
+    async def _with_tail(self, metadata: LogMetadata, _: int) -> tuple[LogMetadata, LogTail]:
+        return metadata, await find_tail(self._client.ledgers, metadata)
 
 
 def _writer_options(

@@ -133,6 +133,8 @@ class LogReader:
       gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
     - EntryUnavailable: no bookie answers for an entry. Retryable.
+    - EntryNotFound: bookies have lost an entry.
+    - LedgerNotFound: the metadata store has lost a ledger of the log.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The latter also
       if the log has lost records that this reader has read, and gives their offsets to other records.
     - PermissionDenied: this client has no right to read the log, or has lost it.
@@ -517,17 +519,26 @@ class LogReader:
 
     async def _wait_after(self, segment: LogSegment | None) -> LogSegment | None:
         """Wait until the list names the segment after ``segment``, as ``_next_segment``."""
+
+        async def look(metadata: LogMetadata, version: int) -> LogSegment | None:
+            self._metadata, self._version = metadata, version
+            found = self._after(segment)
+            if found is None and not (metadata.sealed or self._follow):
+                undecided = await find_undecided_loss(self._client.ledgers, metadata)
+                if undecided is not None:
+                    raise undecided
+            return found
+
         async with self._client.store.watch(log_record_path(self._metadata.incarnation)) as watch:
             while True:
-                await self._refresh()
-                found = self._after(segment)
-                if found is not None or self._metadata.sealed:
+                found = await self._registry.look(
+                    self._metadata.name,
+                    self._metadata.incarnation,
+                    look,
+                    known=(self._metadata, self._version),
+                )
+                if found is not None or self._metadata.sealed or not self._follow:
                     return found
-                if not self._follow:
-                    undecided = await find_undecided_loss(self._client.ledgers, self._metadata)
-                    if undecided is not None:
-                        raise undecided
-                    return None
                 await watch.wait()
 
     def _is_behind(self, following: LogSegment, segment: LogSegment | None) -> bool:
@@ -627,34 +638,37 @@ async def open_reader(
     dense: bool = False,
 ) -> AsyncIterator[LogReader]:
     """Open a reader for the body of an ``async with``; see ``Log.read`` for the arguments and errors."""
-    metadata, version = await registry.existing(name, incarnation)
     ledgers, archives = client.ledgers, ArchiveRegistry(client.store)
-    first_offset, not_before_ms = metadata.first_offset, 0
-    if isinstance(start, Position):
-        place, first_offset = await find_position(ledgers, archives, metadata, start)
-    elif isinstance(start, datetime):
-        not_before_ms = max(0, milliseconds(start))
-        place = await find_moment(ledgers, archives, metadata, not_before_ms)
-    elif start == "latest":
-        place = await find_tail(ledgers, metadata)
-        first_offset = place.offset
-    else:
-        if isinstance(start, int):
-            if start < first_offset:
-                raise Truncated(name, first_offset)
-            first_offset = start
-        place = await find_offset(ledgers, archives, metadata, first_offset)
-    reader = LogReader(
-        client,
-        registry,
-        metadata,
-        version,
-        place,
-        first_offset=first_offset,
-        not_before_ms=not_before_ms,
-        until=until,
-        follow=follow,
-        dense=dense,
-    )
+
+    async def look(metadata: LogMetadata, version: int) -> LogReader:
+        first_offset, not_before_ms = metadata.first_offset, 0
+        if isinstance(start, Position):
+            place, first_offset = await find_position(ledgers, archives, metadata, start)
+        elif isinstance(start, datetime):
+            not_before_ms = max(0, milliseconds(start))
+            place = await find_moment(ledgers, archives, metadata, not_before_ms)
+        elif start == "latest":
+            place = await find_tail(ledgers, metadata)
+            first_offset = place.offset
+        else:
+            if isinstance(start, int):
+                if start < first_offset:
+                    raise Truncated(name, first_offset)
+                first_offset = start
+            place = await find_offset(ledgers, archives, metadata, first_offset)
+        return LogReader(
+            client,
+            registry,
+            metadata,
+            version,
+            place,
+            first_offset=first_offset,
+            not_before_ms=not_before_ms,
+            until=until,
+            follow=follow,
+            dense=dense,
+        )
+
+    reader = await registry.look(name, incarnation, look)
     async with background(reader._fetch, name=f"log reader {name}"):
         yield reader

@@ -24,11 +24,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from ledgerlog.errors import (
+    EntryNotFound,
     IncompatibleVersion,
     InvalidArgument,
     LedgerLogError,
+    LedgerNotFound,
     LogExists,
     LogNotFound,
     MetadataOutcomeUnknown,
@@ -61,6 +64,12 @@ EPOCH_LABEL = "log-epoch"
 
 STAGED_LABEL = "log-staged"
 """On a ledger that was written apart from its log and is not part of the log yet (``log.attach``)."""
+
+GONE = (LedgerNotFound, EntryNotFound)
+"""If reading a ledger that a log's record lists fails with one of these errors, the record may have changed
+since it was read, and the ledger may have been dropped (``LogRegistry.has_changed``)."""
+
+T = TypeVar("T")
 
 
 def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
@@ -136,6 +145,48 @@ class LogRegistry:
         if metadata is None:
             raise await self.why_missing(name, incarnation)
         return metadata, version
+
+    async def look(
+        self,
+        name: str,
+        incarnation: int,
+        look: Callable[[LogMetadata, int], Awaitable[T]],
+        *,
+        known: tuple[LogMetadata, int] | None = None,
+    ) -> T:
+        """Read the record of a log that must exist, look at the ledgers that it lists, and return what was
+        found.
+
+        Another process may drop a ledger after the record was read. If a ledger or an entry is gone and the
+        record has changed, read the record and look again.
+
+        Args:
+            name: The name of the log.
+            incarnation: The incarnation of the log.
+            look: Takes the record and its version. It may be called several times. If it raises an error,
+                this method raises the same error, unless it looks again.
+            known: As for ``read``.
+
+        Raises:
+            LogNotFound, MetadataCorrupt: As for ``existing``.
+        """
+        while True:
+            metadata, version = known = await self.existing(name, incarnation, known=known)
+            try:
+                return await look(metadata, version)
+            except GONE:
+                if not await self.has_changed(incarnation, version):
+                    raise
+
+    async def has_changed(self, incarnation: int, version: int) -> bool:
+        """Return whether a log's record has another version now, or is gone.
+
+        Call this if a ledger of the log's list is gone. If the record has changed, a rival has dropped the
+        ledger since the record was read. Raises MetadataUnavailable if the record cannot be read now.
+        """
+        await self._store.sync()
+        node = await self._store.get(log_record_path(incarnation))
+        return node is None or node.version != version
 
     async def why_missing(self, name: str, incarnation: int) -> LogNotFound | MetadataCorrupt:
         """Return the error for a log whose record was just not found.

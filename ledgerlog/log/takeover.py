@@ -30,7 +30,7 @@ from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.core.chain import CountsOpenLedgers, LedgerSpan, Takeover, TakeoverAim, TakeoverNeed
 from ledgerlog.log.core.producers import Producers
-from ledgerlog.log.registry import LogRegistry, ledger_labels
+from ledgerlog.log.registry import GONE, LogRegistry, ledger_labels
 from ledgerlog.meta.settle import on_unsettled, settle
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
@@ -240,22 +240,13 @@ async def count_open(
             if not (accept_loss and may_be_short(metadata)):
                 raise
             contents = None
-    except LedgerNotFound:
-        if not await has_changed(registry, incarnation, core.version):
+    except GONE:
+        # If the record has changed, a rival took over, and retention has dropped the ledger since.
+        if not await registry.has_changed(incarnation, core.version):
             raise
         core.on_changed()
     else:
         core.on_recovered(contents, is_short=may_be_short(metadata))
-
-
-async def has_changed(registry: LogRegistry, incarnation: int, version: int) -> bool:
-    """Return whether a log's record has another version now, or is gone.
-
-    Call this if a ledger of the log's list is gone. If the record has changed, a rival took over, and
-    retention has dropped the ledger since. Raises MetadataUnavailable if the record cannot be read now.
-    """
-    found, now = await registry.read(incarnation)
-    return found is None or now != version
 
 
 async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> LedgerSpan | None:

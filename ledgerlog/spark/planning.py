@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -158,22 +159,12 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
             f"log {name!r} {what} since the stream first read it, and its unread records are gone. Start "
             f"with a new checkpoint, or set failOnDataLoss=false to continue with the records that are left"
         )
-    seen = -1
-    while True:
-        if found is None:
-            raise LogNotFound(name)
-        metadata, version = await registry.existing(name, found)
-        try:
-            return await _view(client, metadata)
-        except LedgerNotFound:
-            # An open ledger that turns out to be empty leaves the list with the next truncation. So read the
-            # list again. If the list still names the ledger, the ledger is lost.
-            if version == seen:
-                raise
-            seen = version
+    if found is None:
+        raise LogNotFound(name)
+    return await registry.look(name, found, partial(_view, client))
 
 
-async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
+async def _view(client: LedgerClient, metadata: LogMetadata, _: int) -> LogView:
     stretches = []
     lost = 0  # How many records were lost before the next stretch. Empty ledgers make no stretch.
     for segment in metadata.segments:

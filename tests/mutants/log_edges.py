@@ -199,28 +199,26 @@ LOG = (
         """
         async with self._client.store.watch(log_record_path(self._metadata.incarnation)) as watch:
             while True:
-                await self._refresh()
-                found = self._after(segment)
-                if found is not None or self._metadata.sealed:
+                found = await self._registry.look(
+                    self._metadata.name,
+                    self._metadata.incarnation,
+                    look,
+                    known=(self._metadata, self._version),
+                )
+                if found is not None or self._metadata.sealed or not self._follow:
                     return found
-                if not self._follow:
-                    undecided = await find_undecided_loss(self._client.ledgers, self._metadata)
-                    if undecided is not None:
-                        raise undecided
-                    return None
                 await watch.wait()
         """,
         """
         while True:
-            await self._refresh()
-            found = self._after(segment)
-            if found is not None or self._metadata.sealed:
+            found = await self._registry.look(
+                self._metadata.name,
+                self._metadata.incarnation,
+                look,
+                known=(self._metadata, self._version),
+            )
+            if found is not None or self._metadata.sealed or not self._follow:
                 return found
-            if not self._follow:
-                undecided = await find_undecided_loss(self._client.ledgers, self._metadata)
-                if undecided is not None:
-                    raise undecided
-                return None
             async with self._client.store.watch(
                 log_record_path(self._metadata.incarnation)
             ) as watch:

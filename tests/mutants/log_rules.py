@@ -59,8 +59,8 @@ CHAIN = (
     mutant(
         "a_ledger_that_a_rival_dropped_is_taken_for_a_loss",
         "logs",
-        "takeover.has_changed",
-        "found is None or now != version",
+        "LogRegistry.has_changed",
+        "node is None or node.version != version",
         "False",
         "tests/shells/test_log_splice.py::"
         "test_a_commit_starts_over_if_the_ledger_it_recovers_is_gone_by_the_hand_of_a_rival",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ledgerlog.errors import (
     EntryCorrupt,
     EntryUnavailable,
     InvalidArgument,
+    LedgerNotFound,
     LogNotFound,
     MetadataUnavailable,
     Truncated,
@@ -25,6 +27,7 @@ from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.record import moment
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
 
@@ -311,11 +314,8 @@ async def test_what_was_acknowledged_is_read_though_the_ledger_before_it_stays_o
         world.release()
 
 
-async def test_a_ledger_that_does_not_continue_the_log_is_passed_over_before_and_after_it_is_counted(
-    world: World, log: Log
-) -> None:
-    """The older ledger of a roll ended without a record that the newer one followed. A reader that comes
-    before the next leader has written that down sees it from the entries."""
+async def leave_a_newer_ledger_that_does_not_continue_the_log(world: World, log: Log) -> None:
+    """The older ledger of a roll ends without a record that the newer one follows."""
     world.ends = lambda ledger: ledger.lac
     client = world.client()
     with trio.CancelScope() as scope:
@@ -334,6 +334,13 @@ async def test_a_ledger_that_does_not_continue_the_log_is_passed_over_before_and
     for ledger_id in (0, 1):
         await client.ledgers.recover(ledger_id)
     assert world.ledgers[1].metadata.last_entry == 0
+
+
+async def test_a_ledger_that_does_not_continue_the_log_is_passed_over_before_and_after_it_is_counted(
+    world: World, log: Log
+) -> None:
+    """A reader that comes before the next leader has written that down sees it from the entries."""
+    await leave_a_newer_ledger_that_does_not_continue_the_log(world, log)
     async with trio.open_nursery() as nursery:
         follower = Follower(nursery, log, until=2)
         assert await offsets(log) == [0]
@@ -518,6 +525,114 @@ async def test_a_deleted_log_ends_its_readers(world: World, log: Log) -> None:
     assert isinstance(follower.failure, LogNotFound)
     with pytest.raises(LogNotFound):
         await offsets(log)
+
+
+async def crossed(world: World, act: Callable[[], Awaitable[object]], verb: str = "open") -> Log:
+    """The log, held by a client. When the client first asks for a ledger, somebody else acts before the
+    answer."""
+    client = world.client()
+    ask = getattr(client.ledgers, verb)
+
+    async def act_and_ask(ledger_id: int) -> object:
+        setattr(client.ledgers, verb, ask)
+        await act()
+        return await ask(ledger_id)
+
+    setattr(client.ledgers, verb, act_and_ask)
+    return await open_log(client, "log")
+
+
+async def vanish(world: World, log: Log) -> None:
+    """Leave an open ledger with two records behind."""
+    with trio.CancelScope() as scope:
+        async with log.writer() as writer:
+            offset = writer.next_offset
+            await writer.append_many([b"%d" % offset, b"%d" % (offset + 1)])
+            scope.cancel()
+            await trio.sleep_forever()
+
+
+async def test_who_looks_while_a_ledger_is_dropped_looks_again(world: World, log: Log) -> None:
+    await fill(world, log, 3, 3)
+    first_offset = 0
+
+    async def drop() -> None:
+        nonlocal first_offset
+        await fill(world, log, 3)
+        first_offset = (await log.info()).next_offset - 6
+        await log.truncate(first_offset)
+
+    for start in ("earliest", moment(0), Position(0, 0), 0, 11):
+        mine = await crossed(world, drop)
+        if start in ("earliest", moment(0)):
+            found = await offsets(mine, start)
+            assert found == list(range(first_offset, first_offset + 6))
+        else:
+            with pytest.raises(Truncated) as caught:
+                await offsets(mine, start)
+            assert caught.value.first_offset == first_offset
+    await vanish(world, log)
+    await log.configure(retention=RetentionPolicy(max_bytes=1_000_000))
+    for look in (Log.info, Log.why_kept, Log.apply_retention, partial(Log.truncate, before_offset=1_000)):
+        mine = await crossed(world, drop)
+        if isinstance(look, partial):
+            with pytest.raises(InvalidArgument) as refused:
+                await look(mine)
+            assert f"ends at offset {first_offset + 6}:" in str(refused.value)
+        else:
+            await look(mine)
+        await vanish(world, log)
+
+
+async def test_who_looks_while_the_log_is_deleted_is_told(world: World, log: Log) -> None:
+    async def delete() -> None:
+        await delete_log(world.client(), "log")
+
+    for look in (
+        lambda log: offsets(log, "latest"),
+        lambda log: offsets(log, 0),
+        Log.info,
+        Log.why_kept,
+        Log.apply_retention,
+        partial(Log.truncate, before_offset=1),
+    ):
+        await vanish(world, log)
+        await log.configure(retention=RetentionPolicy(max_bytes=1_000_000))
+        mine = await crossed(world, delete)
+        with pytest.raises(LogNotFound):
+            await look(mine)
+        log = await create_log(world.client(), "log")
+
+
+async def test_who_looks_for_a_ledger_that_the_store_has_lost_is_told(world: World, log: Log) -> None:
+    await fill(world, log, 3)
+    await vanish(world, log)
+
+    async def lose() -> None:
+        for ledger_id in list(world.ledgers):
+            await world.client().ledgers.delete(ledger_id)
+
+    mine = await crossed(world, lose)
+    for _ in range(2):
+        with pytest.raises(LedgerNotFound):
+            await offsets(mine)
+        with pytest.raises(LedgerNotFound):
+            await mine.info()
+
+
+async def test_a_reader_that_looks_for_a_loss_at_the_end_while_a_ledger_is_dropped_reads_on(
+    world: World, log: Log
+) -> None:
+    await leave_a_newer_ledger_that_does_not_continue_the_log(world, log)
+
+    async def drop() -> None:
+        async with log.writer() as writer:
+            await writer.append(b"1")
+            await writer.truncate(1)
+
+    mine = await crossed(world, drop, "metadata")
+    assert await offsets(mine) == [0, 1]
+    assert 0 not in world.ledgers
 
 
 async def test_a_store_out_of_reach_is_told(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
@@ -14,6 +14,7 @@ from fakes.ledgers import Ledgers, LedgerWriter, World, open_world
 
 from ledgerlog.errors import (
     AppendUnknown,
+    EntryNotFound,
     InvalidArgument,
     LogListFull,
     LogNotFound,
@@ -809,9 +810,10 @@ async def gone(world: World, log: Log, ledger_id: int) -> None:
         await world.client().ledgers.delete(ledger_id)
 
 
+@pytest.mark.parametrize("is_cleared", [False, True])
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_a_takeover_starts_over_if_its_ledger_is_gone_by_the_hand_of_a_rival(
-    world: World, is_deleted: bool
+    world: World, is_deleted: bool, is_cleared: bool
 ) -> None:
     client = world.client()
     log = await create_log(client, "log", retention=RetentionPolicy(max_bytes=1))
@@ -821,21 +823,28 @@ async def test_a_takeover_starts_over_if_its_ledger_is_gone_by_the_hand_of_a_riv
             await writer.append(b"0123456789")
             scope.cancel()
             await trio.sleep_forever()
-    recover = client.ledgers.recover
     crossed: list[int] = []
 
-    async def crossed_recover(ledger_id: int) -> object:
-        if not crossed:
-            crossed.append(ledger_id)
-            async with rival.writer() as writer:
-                await writer.append(b"0123456789")
-                await writer.roll()
-            await gone(world, rival, ledger_id)
-            if is_deleted:
-                await delete_log(world.client(), "log")
-        return await recover(ledger_id)
+    def cross(ask: Callable[[int], Awaitable[object]]) -> Callable[[int], Awaitable[object]]:
+        async def crossed_ask(ledger_id: int) -> object:
+            if not crossed:
+                crossed.append(ledger_id)
+                async with rival.writer() as writer:
+                    await writer.append(b"0123456789")
+                    await writer.roll()
+                await gone(world, rival, ledger_id)
+                if is_deleted:
+                    await delete_log(world.client(), "log")
+                if is_cleared:
+                    raise EntryNotFound(ledger_id, 0, "the bookies have cleared their space")
+            return await ask(ledger_id)
 
-    client.ledgers.recover = crossed_recover
+        return crossed_ask
+
+    if is_cleared:
+        client.ledgers.open = cross(client.ledgers.open)
+    else:
+        client.ledgers.recover = cross(client.ledgers.recover)
     if is_deleted:
         with pytest.raises(LogNotFound):
             async with log.writer():
@@ -846,8 +855,9 @@ async def test_a_takeover_starts_over_if_its_ledger_is_gone_by_the_hand_of_a_riv
     assert crossed[0] not in world.ledgers
 
 
+@pytest.mark.parametrize("is_cleared", [False, True])
 async def test_a_leader_is_deposed_before_it_leads_if_the_table_of_producers_is_gone_by_the_hand_of_a_rival(
-    world: World,
+    world: World, is_cleared: bool
 ) -> None:
     client = world.client()
     log = await create_log(client, "log")
@@ -865,6 +875,8 @@ async def test_a_leader_is_deposed_before_it_leads_if_the_table_of_producers_is_
                 await writer.roll()
                 await writer.truncate(2)
             await gone(world, rival, ledger_id)
+            if is_cleared:
+                raise EntryNotFound(ledger_id, 0, "the bookies have cleared their space")
         return await open_ledger(ledger_id)
 
     client.ledgers.open = crossed_open
