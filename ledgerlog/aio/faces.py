@@ -1321,7 +1321,8 @@ class Ledgers(AioFace[AsyncLedgers]):
         Raises:
             LedgerNotFound: There is no such ledger.
             MetadataUnavailable: The metadata store cannot be reached.
-            RecoveryFailed: Only with ``recover``. See the method ``recover``, which may raise more."""
+            RecoveryFailed, MetadataOutcomeUnknown: Only with ``recover``. See the method ``recover``, which
+                may raise more."""
         return LedgerReader(self._portal, await self._run(lambda: self._inner.open(ledger_id, recover)))
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
@@ -1342,6 +1343,7 @@ class Ledgers(AioFace[AsyncLedgers]):
             NotEnoughBookies: No bookie stored an entry again within the append deadline. You may try
                 again.
             MetadataUnavailable: The metadata store cannot be reached.
+            MetadataOutcomeUnknown: The ledger may or may not be closed. You may try again.
 
         Cancelling: the ledger stays IN_RECOVERY until another client recovers it."""
         return await self._run(lambda: self._inner.recover(ledger_id))

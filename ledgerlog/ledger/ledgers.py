@@ -104,7 +104,8 @@ class Ledgers:
         Raises:
             LedgerNotFound: There is no such ledger.
             MetadataUnavailable: The metadata store cannot be reached.
-            RecoveryFailed: Only with ``recover``. See the method ``recover``, which may raise more.
+            RecoveryFailed, MetadataOutcomeUnknown: Only with ``recover``. See the method ``recover``, which
+                may raise more.
         """
         check_ledger_id(ledger_id)
         stored = await self.recover(ledger_id) if recover else await self.metadata(ledger_id)
@@ -133,6 +134,7 @@ class Ledgers:
             RecoveryFailed: Fencing or a read stayed incomplete. You may try again.
             NotEnoughBookies: No bookie stored an entry again within the append deadline. You may try again.
             MetadataUnavailable: The metadata store cannot be reached.
+            MetadataOutcomeUnknown: The ledger may or may not be closed. You may try again.
 
         Cancelling: the ledger stays IN_RECOVERY until another client recovers it.
         """
@@ -173,6 +175,7 @@ class Ledgers:
             RecoveryFailed: Too few bookies could be fenced, or bookies that may hold the entry do not
                 answer. The message names them. Wait for them, or pass ``accept_unreachable`` if they are
                 gone for good.
+            LedgerNotFound, NotEnoughBookies, MetadataUnavailable, MetadataOutcomeUnknown: As for ``recover``.
         """
         return await recover_accepting_loss(
             check_ledger_id(ledger_id),

@@ -79,6 +79,7 @@ async def recover_ledger(
         NotEnoughBookies: No bookie took a write-back within ``deadline_s``. You may try again.
         PermissionDenied: This client may not recover the ledger.
         MetadataUnavailable: The metadata store cannot be reached.
+        MetadataOutcomeUnknown: The ledger may or may not be closed. You may try again.
 
     Cancelling: the ledger stays IN_RECOVERY until another client recovers it.
     """
