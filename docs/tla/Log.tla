@@ -483,8 +483,8 @@ SeesRequest(p) ==
     LET x == proc[p]
     IN x.phase = "leading" /\ ~x.finishing /\ Becomes(p, [x EXCEPT !.asked = TRUE])
 
-(* It decides whether to splice l, or nothing. If a splice was refused, the ledger is closed by now, and it
-   goes on in the next one in any case. *)
+(* It decides whether to splice l, or nothing. If a splice was refused, or the record has changed since, it
+   goes on in the next ledger in any case. *)
 Admits(p, l) ==
     LET x == proc[p]
     IN /\ x.phase = "leading" /\ HasRequest(l)
@@ -506,7 +506,7 @@ Finishes(p) ==
     LET x == proc[p]
         kept == x.closed # <<>> \/ (IsHolding(x) /\ x.sent = <<>>)
     IN /\ x.phase = "leading" /\ ~x.finishing
-       /\ Becomes(p, [x EXCEPT !.finishing = TRUE, !.splice = IF kept THEN @ ELSE <<>>,
+       /\ Becomes(p, [x EXCEPT !.finishing = TRUE, !.splice = IF kept THEN @ ELSE <<>>, !.again = @ /\ kept,
                             !.wants = @ /\ x.tried # <<>> /\ x.closed = <<>>])
 
 (* The ledger that is closed next, once it is drained: every entry that was sent to it is acknowledged. *)
@@ -602,7 +602,7 @@ StopsWaiting(p) ==
    take effect no more, and is formed again from the record that is stored. *)
 Adopted(x) ==
     [x EXCEPT !.known = <<rec>>, !.tried = <<>>, !.settling = FALSE, !.refused = FALSE,
-              !.again = IsHolding(x) /\ x.tried # <<>>, !.wants = @ /\ ~x.finishing]
+              !.again = x.splice # <<>>, !.wants = @ /\ ~x.finishing]
 
 LeaderReads(p) ==
     LET x == proc[p]

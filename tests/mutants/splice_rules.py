@@ -199,6 +199,22 @@ MUTANTS = (
         f"{_TEST_LEADER}::test_a_refused_transaction_is_admitted_again_and_the_leader_goes_on_without_it",
     ),
     mutant(
+        "ledgers_that_are_listed_before_the_splice_is_written_are_listed_twice",
+        "A.6",
+        "LeaderChain.on_record",
+        "self._splice is not None",
+        "self.is_holding and tried is not None",
+        f"{_TEST_SEVERAL}::test_a_ledger_that_is_listed_while_the_leader_gets_ready_to_splice_it_is_refused",
+    ),
+    mutant(
+        "leader_that_leaves_admits_a_splice_again",
+        "A.6",
+        "LeaderChain.finish",
+        "self._splice, self._is_splice_refused = None, False",
+        "self._splice = None",
+        f"{_TEST_LEADER}::test_a_leader_that_leaves_while_a_splice_is_admitted_again_drops_it",
+    ),
+    mutant(
         "leader_that_leaves_drops_a_splice_for_which_its_ledger_is_closed",
         "A.6",
         "LeaderChain.finish",

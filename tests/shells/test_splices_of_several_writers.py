@@ -391,6 +391,36 @@ async def test_a_staged_ledger_that_changes_while_the_leader_acts_is_read_again(
         assert await contents(log) == [b"a", b"b", b"c"]
 
 
+async def test_a_ledger_that_is_listed_while_the_leader_gets_ready_to_splice_it_is_refused(
+    autojump_clock: object,
+) -> None:
+    """As if the request names a ledger with which somebody else replaces others at this moment."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as driver:
+        log = await new_log(client)
+        async with log.writer() as writer:
+            await writer.append(b"a")
+        made = batch(0, await staged(driver.opened, log, [b"a"]))
+        logs = registry(driver.opened)
+
+        async def list_it(call: Call, go_on: GoOn) -> Any:
+            found = await go_on()
+            if call.verb == "get" and call.path.startswith(f"{requests_path(log.incarnation)}/"):
+                client.store.faults.remove(list_it)
+                metadata, version = await logs.existing(log.name, log.incarnation)
+                listed = metadata.gathered(metadata.segments[:1], made.staged[0].ledger_id, b"gathered")
+                assert listed is not None
+                await logs.write(listed, version)
+            return found
+
+        async with log.writer() as writer:
+            await writer.append(b"b")
+            client.store.faults.append(list_it)
+            with pytest.raises(SpliceRefused, match="is part of a log already"):
+                await commit(driver.opened, log, made)
+            assert (await writer.append(b"c")).offset == 2
+        assert [s.record_count for s in (await log.info()).segments] == [1, 1, 1]
+
+
 async def test_a_batch_that_the_leader_cannot_write_is_refused_and_the_leader_goes_on(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

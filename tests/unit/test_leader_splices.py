@@ -171,6 +171,56 @@ def test_a_record_that_was_truncated_meanwhile_is_written_with_the_splice() -> N
     assert listed(chain.record) == [(2, 10, 4), (70, 14, 3), (71, 17, 2), (3, 19, None)]
 
 
+def with_the_staged_ledger(metadata: LogMetadata) -> LogMetadata:
+    """The record after somebody else has replaced the first ledger by one that is to be spliced."""
+    changed = metadata.gathered(metadata.segments[:1], STAGED[0][0], b"other")
+    assert changed is not None
+    return changed
+
+
+@pytest.mark.parametrize("at", ["without a spare", "draining", "drained", "closed"])
+def test_a_splice_is_admitted_again_if_the_record_changes_before_it_is_written(at: str) -> None:
+    chain = leader()
+    chain.want_splice()
+    chain.on_admitted(ChainSplice(staged=STAGED, now_ms=50))
+    if at != "without a spare":
+        chain.on_spare(3)
+    if at in ("drained", "closed"):
+        chain.on_drained(2)
+    if at == "closed":
+        chain.on_closed(SegmentCounts(4, 40, 20, 30))
+    chain.on_record(with_the_staged_ledger(chain.metadata), 8)
+    assert chain.need is ChainNeed.ADMIT
+    chain.on_admitted(None)
+    if at == "without a spare":
+        assert chain.need is ChainNeed.SPARE
+        chain.on_spare(3)
+    if at in ("without a spare", "draining"):
+        chain.on_drained(2)
+    if at != "closed":
+        assert chain.need is ChainNeed.CLOSE
+        chain.on_closed(SegmentCounts(4, 40, 20, 30))
+    assert listed(chain.record) == [(70, 0, 10), (2, 10, 4), (3, 14, None)]
+
+
+def test_a_transaction_that_is_too_large_stays_refused_if_the_record_changes() -> None:
+    chain = closed(leader())
+    assert chain.record
+    chain.on_too_large()
+    chain.on_record(with_the_staged_ledger(chain.metadata), 8)
+    assert chain.need is ChainNeed.ADMIT
+
+
+def test_a_leader_that_leaves_while_a_splice_is_admitted_again_drops_it() -> None:
+    chain = admitted(leader())
+    chain.on_record(with_the_staged_ledger(chain.metadata), 8)
+    chain.finish()
+    chain.on_admitted(ChainSplice(staged=STAGED[1:]))
+    assert chain.take_spare() == 3
+    chain.on_drained(2)
+    assert chain.need is ChainNeed.CLOSE
+
+
 def test_a_transaction_that_is_too_large_is_dropped() -> None:
     chain = closed(leader())
     assert chain.record

@@ -56,8 +56,9 @@ the leader holds its appends back (``is_holding``), and closes the current ledge
 write counts that ledger, lists the spliced ones, and lists the spare as the current ledger. From
 ``on_written`` on, appends continue, at offsets after the spliced records. The shell puts the other nodes of
 the splice into the same transaction. If the transaction is refused, for example because the request was
-withdrawn, ADMIT comes again (``on_refused``). If there is nothing to splice any more, the write only counts
-the closed ledger and lists the spare.
+withdrawn, ADMIT comes again (``on_refused``). ADMIT also comes again if the log's record has changed since:
+the list may name the ledgers by now. If there is nothing to splice any more, the write only counts the closed
+ledger and lists the spare.
 
 A refused transaction has changed nothing. If the answer to an earlier attempt at the same transaction was
 lost, that attempt cannot take effect later either, because a node that it checks has changed for good. If
@@ -674,7 +675,7 @@ class LeaderChain:
         begun, and a splice if ``current`` is not closed for it yet; ``take_spare`` then returns its spare."""
         self._finishing = True
         if not (self.is_holding and self._drained) and self._counts is None:
-            self._splice = None
+            self._splice, self._is_splice_refused = None, False
         if self._tried is None or self._counts is not None:
             self._roll_wanted = self._spare_wanted = False
 
@@ -777,8 +778,9 @@ class LeaderChain:
             self._lose(_deposed_by(metadata))
         elif version != self.version or is_refused:
             # The record changed without a takeover, for example by truncation, or the store refused our
-            # write. The write that was tried can no longer take effect.
-            self._is_splice_refused = self.is_holding and tried is not None
+            # write. The write that was tried can no longer take effect, and the list may name the ledgers
+            # that are to be spliced.
+            self._is_splice_refused = self._splice is not None
             self.metadata, self.version = metadata, version
             self._tried = None
             if self._finishing:
