@@ -587,6 +587,29 @@ async def test_a_ledger_that_is_archived_anew_waits_anew_though_its_record_has_t
         assert ledger_id in await ledgers_there(client, log)
 
 
+async def test_a_record_that_is_made_anew_is_not_withdrawn_though_it_has_the_version_of_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        job = await archiver_of(client, tmp_path)
+        (record, ledger_id), *_ = job.plan(await job.look()).give_up
+        remove(path_of(record))
+
+        async def withdraw_and_copy(path: str) -> None:
+            if path == log_record_path(log.incarnation):
+                client.store.before_get = None
+                rival = await archiver_of(other, tmp_path)
+                assert (await rival.give_up(record, ledger_id)).what == "withdrawn"
+                assert (await rival.copy(rival.plan(await rival.look()).copy[0])).what == "copied"
+
+        client.store.before_get = withdraw_and_copy
+        assert (await job.give_up(record, ledger_id)).what == "skipped"
+        assert (await archived(client, log))[0].ledger_id == ledger_id
+
+
 async def test_a_log_that_is_deleted_and_made_again_is_another_log(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         log = await new_log(client)

@@ -65,7 +65,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S, MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import Check, Create, Delete, NodeMissing, Operation, VersionConflict
+from ledgerlog.meta.store import Check, Create, Delete, NodeMissing, VersionConflict
 from ledgerlog.model.archive import ArchiveDestination, ArchivedFile, ArchivedLedger
 from ledgerlog.model.layout import archive_path, destination_path, ledger_path, log_record_path
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -554,7 +554,6 @@ class Archiver:
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
             return done("skipped", record, why="its archive changed in the meantime")
-        version = found[1]
         ledger = record.ledger(ledger_id)
         assert ledger is not None
         gone: str | None = None
@@ -571,7 +570,7 @@ class Archiver:
             gone = str(failure)
         await self.markers.expect(record.file)
         if gone is not None:
-            return await self._withdraw(record, version, ledger_id, gone)
+            return await self._withdraw(record, ledger_id, gone)
         self.mark("checked again")
         given_up = attrs.evolve(done("given up", record), ledger_id=ledger_id)
 
@@ -604,7 +603,7 @@ class Archiver:
             logger.info("ledger=%d log=%s is only in %s now", ledger_id, self.name, redact(record.file))
         return step
 
-    async def _withdraw(self, record: ArchivedFile, version: int, ledger_id: int, why: str) -> ArchiveStep:
+    async def _withdraw(self, record: ArchivedFile, ledger_id: int, why: str) -> ArchiveStep:
         """Delete the record of a file that is gone or damaged, if bookies have all its entries."""
         stored = await self.ledgers.find(ledger_id)
         if stored is None or len(record.ledgers) > 1:
@@ -624,14 +623,17 @@ class Archiver:
             raise ArchiveCorrupt(
                 record.file, f"{why}; and it cannot be read from bookies: {failure}"
             ) from failure
-        operations: tuple[Operation, ...] = (
-            Check(ledger_path(ledger_id), stored[1]),
-            Delete(archive_path(self.incarnation, record.ledger_id), version),
-        )
+
+        is_same_ledger = Check(ledger_path(ledger_id), stored[1])
 
         async def write(is_unsure: bool) -> bool:
+            # Read the file's record again, for the reason that ``give_up`` gives.
+            found = await self.archives.find(self.incarnation, record.ledger_id)
+            if found is None or found[0] != record:
+                return is_unsure and found is None
+            withdrawal = Delete(archive_path(self.incarnation, record.ledger_id), found[1])
             try:
-                await self.client.store.transaction(operations)
+                await self.client.store.transaction([is_same_ledger, withdrawal])
             except (VersionConflict, NodeMissing):
                 return is_unsure and await self.archives.find(self.incarnation, record.ledger_id) is None
             return True
