@@ -217,6 +217,11 @@ class LogLeader:
         self._due_ticket = self.queue.next_ticket
         self.pump()
 
+    def on_taken_back(self) -> None:
+        """Records left the queue that were not sent. Without them the current ledger may be drained."""
+        self.pump()
+        self._look_if_closing()
+
     def _numbering(self, producers: Producers, batch: Batch, now_ms: int) -> Numbering:
         """Return the data about producers for the next entry. If a checkpoint is due, send it first."""
         core, writer = self.core, self._writer
@@ -265,6 +270,9 @@ class LogLeader:
             self._on_lost(writer.failure if writer.denial is None else writer.denial)
         elif queue.has_queued or self._pumping:
             self.pump()
+        self._look_if_closing()
+
+    def _look_if_closing(self) -> None:
         if self.core.chain.closing is not None:
             self._maintenance.look()
 

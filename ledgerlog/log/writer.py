@@ -781,7 +781,7 @@ class LogWriter:
 
     def _take_back(self, batch: Batch, start: int, stop: int) -> None:
         if self._queue.take_back(batch, start, stop):
-            self._leader.pump()
+            self._leader.on_taken_back()
 
 
 def _column_of(attributes: Attributes | None) -> list[Attributes | None] | None:

@@ -1117,3 +1117,32 @@ async def test_a_roll_that_is_waited_for_ends_with_the_leadership(world: World, 
         assert isinstance(rolled.failure, LostLeadership) or (end == "leaving" and rolled.failure is None)
         if end == "leaving":
             assert (await submission.wait()).offset == 1
+
+
+async def test_a_leader_that_leaves_closes_its_ledger_if_the_last_queued_record_is_taken_back(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The window of the ledger is full although all entries are confirmed, as with a guaranteed write
+    quorum."""
+    begun = trio.current_time()
+    scope = trio.CancelScope()
+    async with trio.open_nursery() as nursery, log.writer() as writer:
+        await writer.append(b"0")
+        ledger = world.ledgers[writer.statistics().ledger_id]
+        assert ledger.writer is not None
+        ledger.writer.window_entries = 0
+
+        async def append() -> None:
+            with scope:
+                await writer.append(b"1")
+
+        async def cancel() -> None:
+            await trio.sleep(1)
+            scope.cancel()
+
+        nursery.start_soon(append)
+        nursery.start_soon(cancel)
+        await trio.testing.wait_all_tasks_blocked()
+    assert trio.current_time() - begun < 2
+    assert ledger.metadata.is_closed
+    assert (await log.info()).next_offset == 1
