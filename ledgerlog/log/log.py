@@ -15,11 +15,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from typing import Literal, TypeVar
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed, PropertiesConflict
+from ledgerlog.errors import (
+    InvalidArgument,
+    LogExists,
+    LogNotFound,
+    LogSealed,
+    LostLeadership,
+    PropertiesConflict,
+)
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
 from ledgerlog.log import retention
@@ -478,24 +486,31 @@ class Log:
         """
         if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
             raise InvalidArgument(f"{before_offset!r} is not an offset")
-        metadata, _ = await self._read()
-        end = metadata.counted_end
-        if before_offset > end:
-            _, tail = await self._look(self._with_tail)
-            end = tail.offset
-            if before_offset > end:
-                raise InvalidArgument(
-                    f"log {self._name!r} ends at offset {end}: it cannot be truncated at {before_offset}"
-                )
-        await retention.truncate(
+        truncate = partial(
+            retention.truncate,
             self._client,
             self._registry,
             self._name,
             self._incarnation,
             before_offset,
-            end,
             ignore_pins=ignore_pins,
         )
+        metadata, _ = await self._read()
+        if before_offset <= metadata.counted_end:
+            await truncate(metadata.counted_end)
+            return
+        while True:
+            metadata, tail = await self._look(self._with_tail)
+            if before_offset > tail.offset:
+                raise InvalidArgument(
+                    f"log {self._name!r} ends at offset {tail.offset}: it cannot be truncated at "
+                    f"{before_offset}"
+                )
+            try:
+                await truncate(tail.offset, epoch=metadata.epoch)
+            except LostLeadership:
+                continue  # After an accepted loss, the new leader's records begin before the end found here.
+            return
 
     async def apply_retention(self) -> int:
         """Drop the old ledgers that the log's retention lets go now.

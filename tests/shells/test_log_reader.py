@@ -635,6 +635,45 @@ async def test_a_reader_that_looks_for_a_loss_at_the_end_while_a_ledger_is_dropp
     assert 0 not in world.ledgers
 
 
+@pytest.mark.parametrize("end", [2, 3])
+async def test_a_truncation_gives_up_no_record_that_came_after_the_end_it_found(
+    world: World, end: int
+) -> None:
+    """The open ledger loses its last records after the truncation has found the end of the log, and the next
+    leader gives their offsets to other records."""
+    client = world.client()
+    client.store = store = FaultyStore(world.tree)
+    mine = await create_log(client, "log")
+    log = await open_log(world.client(), "log")
+    with trio.CancelScope() as scope:
+        async with log.writer() as writer:
+            for offset in range(3):
+                await writer.append(b"%d" % offset)
+            scope.cancel()
+            await trio.sleep_forever()
+
+    async def lose_and_take_over(call: Call, go_on: GoOn) -> Any:
+        if (call.verb, call.path) == ("set", log_record_path(log.incarnation)):
+            store.faults.clear()
+            ledger = world.ledgers[0]
+            del ledger.entries[1:]
+            ledger.metadata = ledger.metadata.closed(0, b"lost")
+            async with log.writer() as writer:
+                for offset in range(1, end):
+                    await writer.append(b"%d" % offset)
+        return await go_on()
+
+    store.faults.append(lose_and_take_over)
+    if end < 3:
+        with pytest.raises(InvalidArgument, match="ends at offset 2"):
+            await mine.truncate(3)
+        assert await offsets(log) == [0, 1]
+    else:
+        await mine.truncate(3)
+        assert await offsets(log) == []
+    assert not store.faults
+
+
 async def test_a_store_out_of_reach_is_told(world: World) -> None:
     client = world.client()
     log = await create_log(client, "log")
