@@ -326,8 +326,9 @@ class LogReader:
             """Take an entry in another follower's task, unless this reader has to look at it itself."""
             header, _, _ = entry
             is_last = self._until is not None and header.end_offset >= self._until
-            if is_last or self._is_full or header.first_offset != self._offset:
-                return False
+            is_read = self._last is not None and self._last[0] >= header.first_offset
+            if is_last or is_read or self._is_full or header.first_offset != self._offset:
+                return False  # If the entry has a record that was read before, ``_note`` may raise.
             return self._deliver(segment, entry_id, entry)
 
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from fakes.ledgers import World, open_world
+from fakes.ledgers import LedgerReader, World, open_world
 
 from ledgerlog.errors import (
     ConnectionClosed,
@@ -22,6 +23,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     Truncated,
 )
+from ledgerlog.ledger.tail import LedgerTail
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.reader import LogReader
@@ -633,6 +635,54 @@ async def test_a_reader_that_looks_for_a_loss_at_the_end_while_a_ledger_is_dropp
     mine = await crossed(world, drop, "metadata")
     assert await offsets(mine) == [0, 1]
     assert 0 not in world.ledgers
+
+
+async def test_a_reader_compares_what_it_has_read_in_its_own_task(
+    world: World, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has lost records that the reader has read. Other followers know the records with their offsets
+    before the reader does, and hand them out."""
+    last_add_confirmed, follow = LedgerReader.last_add_confirmed, LedgerTail.follow
+    asked: list[int] = []
+    handed_out: list[bool] = []
+
+    async def late(self: LedgerReader) -> int:
+        last = await last_add_confirmed(self)
+        asked.append(self.ledger_id)
+        return 0 if asked.count(1) == 1 and self.ledger_id == 1 else last
+
+    async def hand_out(self: LedgerTail[Any], first: int, take: Callable[[int, Any], bool]) -> int:
+        if self.reader.ledger_id != 1:
+            return await follow(self, first, take)
+        (entry,) = await self.read(first, first)
+        handed_out.append(False)
+        with contextlib.suppress(EntryCorrupt):
+            handed_out[-1] = not take(first, entry)
+        return first
+
+    with trio.CancelScope() as scope:
+        async with log.writer() as writer:
+            for offset in range(3):
+                await writer.append(b"%d" % offset)
+            scope.cancel()
+            await trio.sleep_forever()
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log)
+        await follower.until(3)
+        ledger = world.ledgers[0]
+        del ledger.entries[1:]
+        ledger.metadata = ledger.metadata.closed(0, b"lost")
+        monkeypatch.setattr(LedgerReader, "last_add_confirmed", late)
+        monkeypatch.setattr(LedgerTail, "follow", hand_out)
+        async with (await open_log(world.client(), "log")).writer() as writer:
+            await writer.append(b"new 1")
+            await writer.append(b"new 2")
+            await writer.truncate(1)
+            ledger.tell()
+            await follower.done.wait()
+    assert isinstance(follower.failure, EntryCorrupt)
+    assert "it has lost that record" in str(follower.failure)
+    assert handed_out == [True], "it does not take the entry, and raises nothing"
 
 
 @pytest.mark.parametrize("end", [2, 3])
