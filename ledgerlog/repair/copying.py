@@ -28,6 +28,10 @@ copies. If the metadata then named the bookie, nothing would repair the loss. Th
 So each new bookie's registration is read right before the write, and the write is a transaction that checks
 that the registration is unchanged. A bookie that is lost or being emptied has no node at that path. Therefore
 a process that looks for the ledgers of such a bookie sees all of them.
+
+The registration must also be the same as before the first copy. A bookie may stop, lose copies that it had
+not synced, and register again, while its connection still looks whole. The new node may have the version of
+the old one, but its value is another one: each start of a bookie has another listing key.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import list_range, read_range, scrub_range
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, SCRUB_BYTES
-from ledgerlog.meta.store import Check
+from ledgerlog.meta.store import Check, Versioned
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import writable_path
 from ledgerlog.model.ledger import LedgerMetadata
@@ -345,7 +349,8 @@ class _FragmentShell(_Shell):
         super().__init__(copying)
         self._core = core
         self._targets: dict[BookieId, Target] = {}
-        self._registrations: dict[BookieId, Check] = {}
+        self._registrations: dict[BookieId, Versioned] = {}
+        """The registrations of the new bookies before they got copies."""
 
     async def run(self) -> None:
         """Run the repair to its end. Raises the core's ``failure``, or the error of a read."""
@@ -383,19 +388,24 @@ class _FragmentShell(_Shell):
         for new, target in self._targets.items():
             if target.failure is not None:
                 core.on_target_lost(new, target.failure)
-        if core.intent is None:
+        if core.intent is None and self._registrations:
             return
+        await self._client.store.sync()
         for new in self._targets:
             registration = await self._client.store.get(writable_path(new))
             if registration is None:
                 core.on_target_lost(new, "it is lost, or no longer takes ordinary writes")
-            else:
-                self._registrations[new] = Check(writable_path(new), registration.version)
+            elif registration != self._registrations.setdefault(new, registration):
+                core.on_target_lost(new, "it has started again, perhaps without its copies")
 
     async def _write(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
         """Write as ``LedgerRegistry.attempt`` does, but only if all new bookies' registrations are
         unchanged."""
-        return await self._copying.registry.attempt(intent, tuple(self._registrations.values()))
+        unchanged = [
+            Check(writable_path(new), registration.version)
+            for new, registration in self._registrations.items()
+        ]
+        return await self._copying.registry.attempt(intent, unchanged)
 
     async def _read(self, ask: RangeAsk) -> None:
         await self._copying.read(self._core, ask)

@@ -372,25 +372,33 @@ MUTANTS = (
         """
         if registration is None:
             core.on_target_lost(new, "it is lost, or no longer takes ordinary writes")
-        else:
-            self._registrations[new] = Check(writable_path(new), registration.version)
+        elif registration != self._registrations.setdefault(new, registration):
+            core.on_target_lost(new, "it has started again, perhaps without its copies")
         """,
         """
         if registration is None:
+            self._registrations.pop(new, None)
             continue
-        if not registration:
-            core.on_target_lost(new, "it is lost, or no longer takes ordinary writes")
-        else:
-            self._registrations[new] = Check(writable_path(new), registration.version)
+        if registration != self._registrations.setdefault(new, registration):
+            core.on_target_lost(new, "it has started again, perhaps without its copies")
         """,
         f"{_CROSSED}::test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_named",
         f"{_EMPTYING}::test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named",
     ),
     mutant(
+        "new_bookie_that_has_started_again_since_its_copies_is_named",
+        "rule 22",
+        "_FragmentShell._look_at_targets",
+        "registration != self._registrations.setdefault(new, registration)",
+        "registration.version != self._registrations.setdefault(new, registration).version",
+        "tests/scenarios/test_repair_and_rival_writes.py::"
+        "test_a_new_bookie_that_has_registered_anew_since_it_got_its_copies_is_not_named",
+    ),
+    mutant(
         "new_bookie_is_named_though_it_left_since_the_last_look",
         "rule 22",
         "_FragmentShell._write",
-        "self._copying.registry.attempt(intent, tuple(self._registrations.values()))",
+        "self._copying.registry.attempt(intent, unchanged)",
         "self._copying.registry.attempt(intent)",
         "tests/scenarios/test_repair_and_rival_writes.py::"
         "test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied",

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.ledger.writer import LedgerWriter
-from ledgerlog.model.layout import ledger_path
+from ledgerlog.meta.store import Versioned
+from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.copying import Copying, Pacer
@@ -217,3 +220,38 @@ async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock:
         stored = await worker.ledgers.metadata(writer.ledger_id)
         assert left[0] not in stored.last_fragment.ensemble
         assert named[0] not in stored.last_fragment.ensemble
+
+
+async def test_a_new_bookie_that_has_registered_anew_since_it_got_its_copies_is_not_named(
+    clock: MockClock,
+) -> None:
+    """The bookie has started again, perhaps without copies that it had not synced. The worker's connection
+    still looks whole, and the new registration has the version of the old one."""
+    async with (
+        open_cluster(bookies=4) as cluster,
+        party(cluster, "owner") as (owner, _),
+        party(cluster, "worker") as (worker, _),
+    ):
+        writer = await owner.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        await writer.close()
+        named = writer.metadata.last_fragment.ensemble
+        await cluster.bookies[named[0]].kill(session_s=0)
+        (spare,) = cluster.spares(named)
+        path = writable_path(spare.bookie_id)
+
+        async def register_anew(asked: str) -> None:
+            if asked == path and spare.node.engine.last_durable(writer.ledger_id) == 4:
+                worker.store.before_get = None
+                there = await owner.store.get(path)
+                assert there is not None
+                info = BookieInfo.decode_untrusted(there.value, spare.bookie_id)
+                await owner.store.delete(path, version=there.version)
+                again = attrs.evolve(info, listing_key=bytes(len(info.listing_key)))
+                await owner.store.create(path, again.encode(), ephemeral=True)
+                assert await owner.store.get(path) == Versioned(again.encode(), there.version)
+
+        worker.store.before_get = register_anew
+        assert not (await repair_once(worker, writer.ledger_id, named[0])).is_done
+        assert worker.store.before_get is None
+        assert await worker.ledgers.metadata(writer.ledger_id) == writer.metadata
