@@ -152,6 +152,12 @@ class RangeReader:
         self._runs.extend(runs)
         self._horizon = horizon
 
+    def end_early(self) -> bool:
+        """End the reply after the last entry that was decided, unless nothing was decided yet. Return whether
+        the reply is over."""
+        self._is_over = self._is_over or self.through >= self._first
+        return self._is_over
+
     def wanted(self) -> EntryRun | None:
         """Return the run to read next. None: the reply is over, or it needs ``extend``."""
         while not self._is_over:

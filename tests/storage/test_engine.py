@@ -804,3 +804,55 @@ async def test_a_segment_is_trimmed_when_the_next_one_has_a_block(disk: FaultyDi
         assert await rebuild_index(directory) == count - 1
     async with running("b", config, disk=disk, indexes=indexes) as engine:
         assert await read_all(engine, 1) == payloads(1, range(count - 1))
+
+
+@pytest.mark.parametrize("kind", ["read", "list", "scrub"])
+async def test_who_waits_for_a_turn_keeps_no_segment_in_memory_for_long(disk: FaultyDisk, kind: str) -> None:
+    """The arenas would stay full, and nobody could add. The call ends early, and the client asks for the
+    rest."""
+    turns = trio.Semaphore(0)
+    over: list[int] = []
+
+    async def pace(cost: int) -> None:
+        await turns.acquire()
+
+    async def call(engine: Engine) -> None:
+        match kind:
+            case "read":
+                read = await engine.read(1, first=0, last=10**9, stride=2, bytes_max=10**6, pace=pace)
+                assert read.status is Status.OK
+                assert list(read.entries.ids) == [*range(0, read.through + 1, 2)]
+                over.append(read.through)
+            case "list":
+                listed = await engine.list_entries(1, first=0, last=10**9, pairs_max=9, pace=pace)
+                assert listed.pairs == [(0, listed.through)]
+                over.append(listed.through)
+            case _:
+                scrubbed = await engine.scrub(1, first=0, last=10**9, classes=1, bytes_max=10**6, pace=pace)
+                assert scrubbed.report.sound == [(0, scrubbed.through)]
+                over.append(scrubbed.through)
+
+    config = evolve(SMALL, small_run_bytes=0)
+    async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
+        for entry_id in range(100):
+            await add_durably(engine, 1, [entry_id])
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, engine)
+            for _ in range(4):  # It has found the first entries.
+                await wait_all_tasks_blocked()
+                turns.release()
+            entry_id = 0
+            while engine.has_room:
+                await add_durably(engine, 2, [entry_id])
+                entry_id += 1
+                await wait_all_tasks_blocked()
+            assert not over
+            for _ in range(3):
+                turns.release()
+                await wait_all_tasks_blocked()
+            assert over
+            assert 0 <= over[0] < 99
+            with trio.fail_after(1):
+                await engine.wait_room()
+            await add_durably(engine, 2, [entry_id])

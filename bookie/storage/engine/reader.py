@@ -20,7 +20,9 @@ entry is absent (rule 8). An entry that is not durable yet does not exist yet.
 **Pieces.** A reply of a megabyte takes a millisecond or more, and sixty such replies may be under way. No
 client may have to wait for all of that. So a read, a list and a scrub work in pieces, and call ``pace`` with
 the cost of each piece before they begin it. ``pace`` may wait, and other tasks may run. The runs that were
-found and the bytes that were copied before stay valid, as above. The costs are bytes, as in the turns of
+found and the bytes that were copied before stay valid, as above. So no segment can leave memory, and no file
+can be removed, while such a call waits. If somebody waits for that, the call ends after the first entries
+that it has found, and the client asks for the rest. The costs are bytes, as in the turns of
 ``bookie.server.fair``.
 """
 
@@ -190,7 +192,7 @@ class Reader:
         fetched: dict[EntryRun, bytes | Status] = {}
         content: bytes | Entries | Status | None
         try:
-            while True:
+            while not (self._pool.is_awaited and reader.end_early()):
                 run = reader.wanted()
                 if run is None:
                     if reader.is_over:
@@ -334,7 +336,7 @@ class Reader:
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
                     # An empty list says that there are no entries. So a list that ends early must have a
                     # range.
-                    if effort <= 0 and lister.pairs:
+                    if lister.pairs and (effort <= 0 or self._pool.is_awaited):
                         return ListResult(Status.OK, lister.pairs, run.first - 1)
                     if not run.is_dense and run not in ids:
                         ids = await self._ids(runs[at : at + _LIST_PIECE])
@@ -425,7 +427,8 @@ class Reader:
                     else:
                         examination.add(run, entries, entries.damaged())
                 # The caller must make progress, so examine at least all runs that may hold the first entry.
-                if upcoming and not examination.has_room and upcoming[0].first > examination.first:
+                is_enough = not examination.has_room or self._pool.is_awaited
+                if upcoming and is_enough and upcoming[0].first > examination.first:
                     return upcoming[0].first - 1
             await trio.lowlevel.checkpoint()
         return horizon

@@ -7,7 +7,8 @@ used files, but never a file that a read is using.
 
 **Retiring.** If the entries of a file were written again elsewhere, the file is removed. But a read may have
 found the file in the index already, and may open it soon. So each read runs within ``reading``, and
-``retire`` waits until all earlier reads have ended. Later reads find the entries in their new place.
+``retire`` waits until all earlier reads have ended. Later reads find the entries in their new place. A read
+may take long, because it waits for turns. So while ``retire`` waits (``is_awaited``), reads end early.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class FilePool:
             if not self._readers[era]:
                 del self._readers[era]
                 self._done.unpark_all()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the end of reads. A read that may take long should end early then."""
+        return bool(self._done)
 
     async def read(self, file: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read the bytes at each (offset, length) of a file.
