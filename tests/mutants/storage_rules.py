@@ -456,8 +456,8 @@ MUTANTS = (
         "a_list_looks_at_a_whole_ledger",
         "bounds",
         "Reader._list_entries",
-        "effort <= 0 and lister.pairs",
-        "False",
+        "effort <= 0 or self._is_hurried(pace)",
+        "self._is_hurried(pace)",
         "tests/storage/test_lists.py::"
         "test_a_list_looks_at_a_bounded_part_of_the_index_and_says_how_far_it_came",
     ),
@@ -559,6 +559,14 @@ MUTANTS = (
         """,
         "",
         "tests/storage/test_scrub.py::test_a_file_is_held_before_a_job_under_way_is_waited_for",
+    ),
+    mutant(
+        "who_waits_for_turns_keeps_segments_in_memory",
+        "bounds",
+        "Reader._is_hurried",
+        "self._pool.is_awaited and pace is not at_once",
+        "False",
+        "tests/storage/test_engine.py::test_who_waits_for_a_turn_keeps_no_segment_in_memory_for_long",
     ),
     mutant(
         "a_segment_is_trimmed_while_nothing_follows_it",

@@ -171,6 +171,10 @@ class Reader:
         last = state.horizon(first, last, _RUNS_PER_LOOK)
         return [run for run in state.runs_between(first, last) if run.sequence <= durable], last
 
+    def _is_hurried(self, pace: Pace) -> bool:
+        """Whether a call that waits for turns should end early."""
+        return self._pool.is_awaited and pace is not at_once
+
     # --- reading entries --------------------------------------------------------------------------
 
     async def read(
@@ -192,7 +196,7 @@ class Reader:
         fetched: dict[EntryRun, bytes | Status] = {}
         content: bytes | Entries | Status | None
         try:
-            while not (self._pool.is_awaited and reader.end_early()):
+            while not (self._is_hurried(pace) and reader.end_early()):
                 run = reader.wanted()
                 if run is None:
                     if reader.is_over:
@@ -336,7 +340,7 @@ class Reader:
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
                     # An empty list says that there are no entries. So a list that ends early must have a
                     # range.
-                    if lister.pairs and (effort <= 0 or self._pool.is_awaited):
+                    if lister.pairs and (effort <= 0 or self._is_hurried(pace)):
                         return ListResult(Status.OK, lister.pairs, run.first - 1)
                     if not run.is_dense and run not in ids:
                         ids = await self._ids(runs[at : at + _LIST_PIECE])
@@ -427,7 +431,7 @@ class Reader:
                     else:
                         examination.add(run, entries, entries.damaged())
                 # The caller must make progress, so examine at least all runs that may hold the first entry.
-                is_enough = not examination.has_room or self._pool.is_awaited
+                is_enough = not examination.has_room or self._is_hurried(pace)
                 if upcoming and is_enough and upcoming[0].first > examination.first:
                     return upcoming[0].first - 1
             await trio.lowlevel.checkpoint()
