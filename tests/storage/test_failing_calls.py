@@ -97,7 +97,7 @@ async def fail_one_call(number: int, error: type[StorageError], *, happens: bool
         failed = recorder.failed
         assert failed is not None
         if end is not None:
-            assert isinstance(end, error), repr(end)
+            assert isinstance(end, error) or isinstance(end.__cause__, error), repr(end)
             assert failed.path in str(end), f"the error does not name the file: {end}"
         notes = recorder.notes_before(recorder.position)
         kept = CrashState(

@@ -20,6 +20,7 @@ from bookie.storage.disk.descriptors import OutOfDescriptors
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.disk.real import RealDisk
 from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from bookie.storage.index.kinds import StoredIndexes
@@ -332,6 +333,74 @@ async def test_upkeep_waits_while_the_index_cannot_be_opened_again(task: str, fa
         index.failure = None
         await add_durably(engine, 1, [5])
         assert await read_all(engine, 1) == payloads(1, range(6))
+
+
+class NoRoomToSync(MemoryDisk):
+    """After a change of a file's name, the next sync of its directory finds no room, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_for: tuple[str, str] | None = None
+        """The method, and what the name ends with."""
+        self._unsynced: str | None = None
+
+    def _on_change(self, verb: str, path: str) -> None:
+        if self.waits_for is not None and verb == self.waits_for[0] and path.endswith(self.waits_for[1]):
+            self._unsynced, self.waits_for = path.rpartition("/")[0], None
+
+    async def rename(self, source: str, target: str) -> None:
+        await super().rename(source, target)
+        self._on_change("rename", target)
+
+    async def unlink(self, path: str) -> None:
+        await super().unlink(path)
+        self._on_change("unlink", path)
+
+    async def sync_directory(self, path: str) -> None:
+        await super().sync_directory(path)
+        if path == self._unsynced:
+            self._unsynced = None
+            raise DiskFull(f"no room for {path}")
+
+
+async def _fill_a_segment(engine: Engine) -> int:
+    """Let the journal go on in the next segment, and return how many entries of ledger 2 that took."""
+    segment, count = engine.statistics()["segment"], 0
+    while engine.statistics()["segment"] == segment:
+        await add_durably(engine, 2, [count], payloads=[b"x" * 300])
+        count += 1
+    await wait_all_tasks_blocked()
+    return count
+
+
+async def test_a_log_whose_name_finds_no_room_to_become_durable_ends_the_bookie() -> None:
+    """It counts at the next start. If entries in it were repaired before, it would take the copies' place."""
+    disk, indexes = NoRoomToSync(), MemoryIndexes()
+    disk.waits_for = "rename", ".entries"
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(StorageError, match="has its name, but not durably"),
+        flatten_subgroups=True,
+        allow_unwrapped=True,
+    ):
+        async with running("b", evolve(SMALL, scrub=False), disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, range(20))
+            await _fill_a_segment(engine)
+            await engine.flush()
+    async with running("b", SMALL, disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == payloads(1, range(20))
+
+
+async def test_a_segment_whose_removal_finds_no_room_is_flushed_all_the_same() -> None:
+    disk, indexes = NoRoomToSync(), MemoryIndexes()
+    config = evolve(SMALL, scrub=False, spare_segments=0)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        disk.waits_for = "unlink", ".journal"
+        count = await _fill_a_segment(engine)
+        await engine.flush()
+        assert engine.statistics()["segments_flushed"] == 1
+        await _fill_a_segment(engine)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        assert len(await read_all(engine, 2)) >= count
 
 
 async def test_a_scrub_on_a_full_disk_does_not_close_the_index() -> None:

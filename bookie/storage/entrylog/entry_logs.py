@@ -16,7 +16,6 @@ log must never delay an add.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -176,6 +175,8 @@ class EntryLogFiles:
 
         Raises:
             DiskFull: The disk has no room. The temporary file is removed.
+            StorageError: The disk failed, or had no room to make the name of the log durable. The bookie must
+                end, because the log may count from now on.
             UnreadableSource: A run cannot be read from its source. The temporary file is removed.
 
         After any other error, or if this is cancelled, a temporary file may be left. The next start removes
@@ -209,11 +210,16 @@ class EntryLogFiles:
                 await self.disk.rename(unfinished, self.path(number))
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
-        except (UnreadableSource, DiskFull):
+        except (UnreadableSource, DiskFull) as failure:
             # The disk still works. A flush that finds no room is tried again every second, so free now the
             # space that this attempt took.
-            with contextlib.suppress(FileMissing):  # The file may have its final name already.
+            try:
                 await self.disk.unlink(unfinished)
+            except FileMissing:
+                # The log has its name, and a start takes it over. Until then its entries must not be stored
+                # again or put together with others: the log would take their place.
+                why = f"{self.path(number)} has its name, but not durably: {failure}"
+                raise StorageError(why) from failure
             raise
         finally:
             self.disk.close(file)

@@ -30,6 +30,7 @@ file that it replaces. Deleted ledgers are included until they are among the gon
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -47,6 +48,9 @@ from bookie.storage.entrylog.entry_logs import STEP_RUNS, Fetch, WrittenLog
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
 from ledgerlog.concurrency.pace import Pace
+from ledgerlog.errors import DiskFull
+
+logger = logging.getLogger(__name__)
 
 _STEP_LEDGERS = 128
 """How many ledgers are handled between two checkpoints, as ``STEP_RUNS`` is for runs."""
@@ -304,4 +308,7 @@ class Rewriter:
         """
         await self._pool.retire(files)
         for file in files:
-            await self._files.remove(file, used=used)
+            try:
+                await self._files.remove(file, used=used)
+            except DiskFull as full:
+                logger.warning("file=%d stays until the next start, which removes it: %s", file, full)

@@ -13,7 +13,8 @@ the checkpoint tells the index where in the segment each run (a frame of entries
 
 If the entries do not stay, the segment is *flushed*: its entries are written from memory into an entry log,
 sorted (``bookie.storage.entrylog.rewriting``). One batch adds the log to the index and moves the mark. Then
-the segment's file is removed. If the disk has no room for the log, the entries stay in the segment after all.
+the segment's file is removed. If there is no room or no descriptor for the log, the entries stay in the
+segment after all.
 
 After a crash in between, some of the steps are done again. That is safe: the rows are the same again, and
 ledger states only grow. A state in the index may be ahead of the mark and may include adds that are not
@@ -42,9 +43,9 @@ from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.entry_logs import STEP_RUNS
 from bookie.storage.entrylog.rewriting import Rewriter
 from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import NOT_NOW
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.segments import JournalSegment, SegmentFiles
-from ledgerlog.errors import DiskFull
 
 logger = logging.getLogger(__name__)
 
@@ -163,8 +164,8 @@ class Checkpointer:
                 rows_elsewhere=segment.restored,
                 changes=changes,
             )
-        except DiskFull as full:
-            logger.warning("segment=%d is not rewritten: %s", segment.number, full)
+        except NOT_NOW as trouble:
+            logger.warning("segment=%d is not rewritten: %s", segment.number, trouble)
             return False
         self.flushes += 1
         await self.rewriter.remove([segment.number], used=segment.end)
