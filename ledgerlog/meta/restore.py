@@ -133,7 +133,8 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
     seen = array("Q", sorted(seen))
 
     await _put(store, CLUSTER, RESTORING + backup.cluster.encode() + (_EMPTY if was_empty else b""))
-    floor = first_new_id(known, now_ms)
+    # Leave one id out: the floor is the mark of this restore, so it must differ from that of the last one.
+    floor = first_new_id(known + 1, now_ms)
     for counter in COUNTERS:
         await store.skip_ids(counter, floor - 1)
     restored = Restored(

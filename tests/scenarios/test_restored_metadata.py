@@ -304,6 +304,21 @@ async def test_a_restore_of_an_earlier_restore_goes_past_its_ids_too(tmp_path: P
     assert given == sorted(set(given))
 
 
+@pytest.mark.parametrize("now_ms", [NOW_MS, NOW_MS - 60_000, 0])
+async def test_two_restores_have_different_marks(tmp_path: Path, now_ms: int) -> None:
+    """A process that has seen the first one would go on after the second one."""
+    tree = new_tree()
+    backup = await backed_up(tree, tmp_path / "backup")
+    marks = []
+    async with tree.open_store() as store:
+        for each_ms in (NOW_MS, now_ms):
+            await restore(store, backup, now_ms=each_ms)
+            node = await store.get(CLUSTER)
+            assert node is not None
+            marks.append(node.value)
+    assert marks[0] != marks[1]
+
+
 async def test_a_backup_brings_back_what_was_there_and_takes_away_the_rest(tmp_path: Path) -> None:
     tree = new_tree()
     async with tree.open_store() as store:
