@@ -17,9 +17,11 @@ from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep import salvage
 from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt
@@ -311,3 +313,15 @@ async def _live(machine: Machine, dice: random.Random) -> int:
     await machine.make_index_again()
     await machine.check_all()
     return sum(path not in machine.disk.files for path in rotten)
+
+
+async def test_a_file_that_was_set_aside_and_moved_away_since_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def gone(_: StorageDirectory) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return ["b/journal/0000000000000001.journal.damaged"]
+
+    monkeypatch.setattr(salvage, "find_set_aside", gone)
+    async with opened("b", MemoryDisk(), MemoryIndexes()) as directory:
+        assert await salvage.drop_set_aside(directory) == 1

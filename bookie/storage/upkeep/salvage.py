@@ -265,5 +265,6 @@ async def drop_set_aside(directory: StorageDirectory) -> int:
     """Remove the files that were set aside. Return how many there were."""
     found = await find_set_aside(directory)
     for path in found:
-        await directory.disk.unlink(path)
+        with contextlib.suppress(FileMissing):  # Somebody has moved it away since.
+            await directory.disk.unlink(path)
     return len(found)
