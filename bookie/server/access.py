@@ -59,8 +59,7 @@ __all__ = ["Access", "AccessControl"]
 
 logger = logging.getLogger(__name__)
 
-_NO_ANSWER: tuple[type[Exception], ...] = (*AWAY, StorageError, trio.TooSlowError)
-"""The errors of the metadata store. It raises StorageError if its own file is damaged (SQLite)."""
+_NO_ANSWER: tuple[type[Exception], ...] = (*AWAY, trio.TooSlowError)
 _CONFIRM_EVERY_S = 1.0
 _AWAY_S = 1.0
 _LOOKS_AT_ONCE = 16

@@ -62,6 +62,7 @@ from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.event_log import log_to_stderr
 from ledgerlog.limits import BOOKIE_COLLECTOR, BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
+from ledgerlog.meta.outside_store import OutsideStore
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.credentials import Credentials
@@ -442,7 +443,7 @@ async def _look_after_the_cluster(
     from ledgerlog.repair.service import AutoRecovery
 
     async with (
-        open_client(store, network, credentials=credentials, prover=prover) as client,
+        open_client(OutsideStore(store), network, credentials=credentials, prover=prover) as client,
         open_nursery() as nursery,
     ):
         service = AutoRecovery(client, name=name)
@@ -629,7 +630,8 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
     from bookie.server.repairing import repair_directory, restore_cookie
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-        async with open_store(uri, credentials=given_credentials()) as store:
+        async with open_store(uri, credentials=given_credentials()) as opened:
+            store = OutsideStore(opened)
             place = _find_place(path)
             has_new_cookie = await restore_cookie(store, directory, place=place)
             if await directory.read_cookie() is None:

@@ -79,6 +79,7 @@ from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import holds_cancellation, open_nursery
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.event_log import BOOKIE_SERVING, BOOKIE_STOPPING, tell
+from ledgerlog.meta.outside_store import OutsideStore
 from ledgerlog.meta.session_counts import SessionCounts
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
@@ -243,6 +244,7 @@ async def open_bookie(
     """
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
+    store = OutsideStore(store)
     async with (
         open_directory(
             path,

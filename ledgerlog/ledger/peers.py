@@ -6,18 +6,9 @@ the bookie that lacks entries decides which are missing, and when its part of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import trio
 
-from ledgerlog.errors import (
-    LedgerLogError,
-    LedgerNotFound,
-    MetadataUnavailable,
-    PermissionDenied,
-    StorageError,
-)
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, PermissionDenied
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
 from ledgerlog.ledger.core.recovery import Negative
@@ -25,16 +16,6 @@ from ledgerlog.ledger.ranges import list_range, read_range
 from ledgerlog.meta.deletion_floor import deletion_floor
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-
-
-@contextmanager
-def not_ours() -> Iterator[None]:
-    """Tell damage of the metadata store's own file (SQLite) as MetadataUnavailable. As a StorageError, a
-    bookie would take it for damage of its own files, and end."""
-    try:
-        yield
-    except StorageError as damage:
-        raise MetadataUnavailable(str(damage)) from damage
 
 
 class LedgerPeers:
@@ -49,9 +30,8 @@ class LedgerPeers:
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        with not_ours():
-            await self._client.store.sync()
-            return await self._client.ledgers.list()
+        await self._client.store.sync()
+        return await self._client.ledgers.list()
 
     async def deletion_floor(self) -> int:
         """Return the lowest id of a ledger that counts as deleted if the store does not have it.
@@ -59,8 +39,7 @@ class LedgerPeers:
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        with not_ours():
-            return await deletion_floor(self._client.store)
+        return await deletion_floor(self._client.store)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
         """Read a ledger's metadata; None if there is no such ledger.
@@ -69,15 +48,13 @@ class LedgerPeers:
             MetadataUnavailable: The store cannot be reached.
         """
         try:
-            with not_ours():
-                return await self._client.ledgers.metadata(ledger_id)
+            return await self._client.ledgers.metadata(ledger_id)
         except LedgerNotFound:
             return None
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence the ledger and close it. See ``ledger.recovery.recover_ledger``."""
-        with not_ours():
-            return await self._client.ledgers.recover(ledger_id)
+        return await self._client.ledgers.recover(ledger_id)
 
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int

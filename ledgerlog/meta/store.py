@@ -155,7 +155,8 @@ class MetadataStore(Protocol):
     ``MetadataUnavailable``: nothing happened. Writes may raise ``MetadataOutcomeUnknown``: the write may have
     been applied. Calls that need the session may raise ``SessionExpired``: nothing happened. Every call
     raises ``WrongCluster``, which is a ``MetadataUnavailable``, if the store does not belong to the right
-    cluster.
+    cluster. A store on a file may raise ``StorageCorrupt`` if the file is damaged: nothing happened. A bookie
+    meets it as ``MetadataUnavailable`` (``outside_store``), because its own files are not damaged.
 
     Cancelling: a write has been applied or not, never half of it.
     """

@@ -12,11 +12,12 @@ shows why the copy is not repaired.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.ledger.environment import Environment
-from ledgerlog.ledger.peers import LedgerPeers, not_ours
+from ledgerlog.ledger.peers import LedgerPeers
+from ledgerlog.meta.outside_store import OutsideStore
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.ids import BookieId
@@ -41,8 +42,7 @@ class BookiePeers(LedgerPeers):
             MetadataUnavailable: The metadata store could not be reached.
             MetadataOutcomeUnknown: The task may or may not be posted.
         """
-        with not_ours():
-            await self._queue.post(ledger_id, damaged=[bookie_id])
+        await self._queue.post(ledger_id, damaged=[bookie_id])
 
 
 @asynccontextmanager
@@ -59,10 +59,8 @@ async def open_peers(
     Raises:
         MetadataUnavailable: The metadata store could not be reached at the start.
     """
-    async with AsyncExitStack() as stack:
-        with not_ours():
-            opening = open_client(
-                store, network, environment=environment, credentials=credentials, prover=prover
-            )
-            client = await stack.enter_async_context(opening)
+    opening = open_client(
+        OutsideStore(store), network, environment=environment, credentials=credentials, prover=prover
+    )
+    async with opening as client:
         yield BookiePeers(client)

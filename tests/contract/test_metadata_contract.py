@@ -26,6 +26,7 @@ from ledgerlog.errors import (
     SessionExpired,
 )
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
+from ledgerlog.meta.outside_store import OutsideStore
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.store import (
     Check,
@@ -97,6 +98,26 @@ class FaultyWorld:
         store.inner.expire_session()
 
 
+class OutsideWorld:
+    """The store as a bookie uses it."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryWorld()
+        self.stores: dict[MetadataStore, MetadataStore] = {}
+
+    async def open_store(self) -> MetadataStore:
+        store = await self.inner.open_store()
+        outside = OutsideStore(store)
+        self.stores[outside] = store
+        return outside
+
+    async def close_store(self, store: MetadataStore) -> None:
+        await self.inner.close_store(self.stores[store])
+
+    async def expire_session(self, store: MetadataStore) -> None:
+        await self.inner.expire_session(self.stores[store])
+
+
 class HeldStores:
     """Each store lives in its own task, so any test or fixture may open and close it."""
 
@@ -158,7 +179,7 @@ class ZooKeeperWorld(HeldStores):
         await expire_session(store, self.hosts)
 
 
-WORLDS = ["memory", "faulty", "sqlite", pytest.param("zookeeper", marks=pytest.mark.processes)]
+WORLDS = ["memory", "faulty", "outside", "sqlite", pytest.param("zookeeper", marks=pytest.mark.processes)]
 
 
 @pytest.fixture(params=WORLDS)
@@ -182,6 +203,8 @@ async def world(kind: str, hosts: str, tmp_path: Path) -> AsyncIterator[World]:
             yield MemoryWorld()
         elif kind == "faulty":
             yield FaultyWorld()
+        elif kind == "outside":
+            yield OutsideWorld()
         elif kind == "sqlite":
             yield SqliteWorld(tmp_path / "new" / "meta.db", nursery)
         else:
