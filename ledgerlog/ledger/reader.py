@@ -386,11 +386,11 @@ class LedgerReader:
             raise EntryNotFound(self.ledger_id, last, f"the last entry that can be read is {readable}")
 
     async def _read_some(self, first: int, last: int, bytes_max: int) -> list[bytes]:
+        before = self.metadata.fragments  # Another task may read newer metadata during our read.
         try:
             return await self._read_once(first, last, bytes_max)
         except (EntryUnavailable, EntryNotFound, EntryCorrupt):
             # Repair may have moved the entries since the metadata was read.
-            before = self.metadata.fragments
             await self.refresh()
             self._failed.clear()
             if self.metadata.fragments == before:

@@ -583,6 +583,29 @@ async def test_entries_that_repair_moved_are_found_by_an_open_reader(clock: Mock
         assert await old.read(0, 9) == payloads(10)
 
 
+async def test_entries_that_repair_moved_are_found_though_another_task_has_just_read_the_metadata(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(6) as cluster, cluster.client() as client:
+        old = await closed_ledger(client, R332)
+        spares = [each for each in cluster.bookies.values() if each not in bookies(cluster, old)]
+        async with cluster.client() as repairer:
+            await copy(cluster, repairer, await repairer.ledgers.open(old.ledger_id), spares)
+        for bookie in bookies(cluster, old):
+            await bookie.kill()
+        read_once = old._read_once
+
+        async def read_beside_another_task(first: int, last: int, bytes_max: int) -> list[bytes]:
+            try:
+                return await read_once(first, last, bytes_max)
+            except EntryUnavailable:
+                await old.refresh()
+                raise
+
+        monkeypatch.setattr(old, "_read_once", read_beside_another_task)
+        assert await old.read(0, 9) == payloads(10)
+
+
 async def copy(cluster: MemoryCluster, client: Client, reader: LedgerReader, targets: list[Bookie]) -> None:
     """Do what repair does: read the entries, write them to the targets, name the targets in the metadata."""
     entries = await reader.read(0, 9)
