@@ -8,7 +8,9 @@ in the file can be verified.
 * A segment is searched page by page. In a block, a page is *bad* if it does not match its checksum. A record
   of the block is taken if no bad page holds a part of it, and if the lengths of all earlier records in the
   block are known.
-* An entry log is searched byte by byte after a damaged record.
+* After a damaged record, an entry log is searched for the head of the next record. Entries hold any bytes,
+  and also bytes that look like a head. So a checksum is computed only if the fields of the record fit its
+  kind: otherwise a search would read most of the file again for each of these places.
 
 For example, a segment has the blocks 41, 42 and 43, and the header of 42 is damaged. Salvage then gives all
 records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes these facts into new entry logs.
@@ -16,14 +18,15 @@ records of 41 and 43. ``bookie.storage.upkeep.salvage`` writes these facts into 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 
 from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, BlockHeader, bad_pages, decode_header
 from bookie.core.entry_log import (
-    FOOTER,
     HEAD_BYTES,
     LEDGER,
+    LEDGER_BYTES,
     LOG_HEADER_BYTES,
     REPLACES,
     LoggedLedger,
@@ -33,13 +36,26 @@ from bookie.core.entry_log import (
 )
 from bookie.core.facts import Add, Fact, log_fact, segment_fact
 from bookie.core.frames import is_head_sound
-from bookie.core.journal_items import ADD, RECORD_HEAD_BYTES, EntryRun, decode_records
+from bookie.core.journal_items import (
+    ADD,
+    RECORD_HEAD_BYTES,
+    EntryRun,
+    JournalItem,
+    decode_add,
+    decode_records,
+)
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from ledgerlog.errors import StorageCorrupt
+from ledgerlog.limits import FRAME_BYTES_MAX, KIB
 
 _NUMBER = struct.Struct("<Q")
 _NUMBER_AT = 16
-_KINDS = frozenset((ADD, LEDGER, REPLACES, FOOTER))
+_HEAD_BEGINS = re.compile(b"[%c%c%c]\0\0\0" % (ADD, LEDGER, REPLACES))
+"""How the head of a record begins: its kind and three zero bytes. No fact comes from a FOOTER."""
+_STEP_BYTES = 256 * KIB
+"""About how many bytes are searched or verified in vain before ``log_facts`` yields None."""
+_TRY_BYTES = 128
+"""Looking at one place costs about as much as searching this many bytes."""
 
 
 def own_number(page: bytes) -> int:
@@ -96,27 +112,36 @@ def _block_facts(
         return
 
 
-def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]:
-    """Yield each fact of the sound records of an entry log. A ledger's state comes before its entries."""
-    at = LOG_HEADER_BYTES
+def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact | None]:
+    """Yield each fact of the sound records of an entry log. A ledger's state comes before its entries.
+
+    While the search finds no record, this yields None now and then, so that the caller can let other tasks
+    run.
+    """
+    at, in_vain = LOG_HEADER_BYTES, 0
     known: set[int] = set()
     while at + HEAD_BYTES <= len(image):
-        if image[at] not in _KINDS:
+        if in_vain >= _STEP_BYTES:
+            in_vain = 0
+            yield None
+        found = _HEAD_BEGINS.search(image, at, at + _STEP_BYTES)
+        if found is None:
+            at += _STEP_BYTES - 3  # A head may begin in the last three bytes.
+            in_vain = _STEP_BYTES
+            continue
+        in_vain += found.start() - at + _TRY_BYTES
+        at = found.start()
+        body = _possible_body(image, at)
+        if body is None:
             at += 1
             continue
         head = decode_head(image, at)
-        body_at = at + HEAD_BYTES
-        if body_at + head.length > len(image):
-            at += 1
-            continue
-        body = bytes(image[body_at : body_at + head.length])
         if not is_whole(header.nonce, at, head, body):
+            in_vain += head.length
             at += 1
             continue
-        at = body_at + head.length
-        if head.kind == FOOTER:
-            continue
-        fact = log_fact(head.kind, body_at, body, file=-header.number, path=path)
+        fact = log_fact(head.kind, at + HEAD_BYTES, body, file=-header.number, path=path)
+        at, in_vain = at + HEAD_BYTES + head.length, 0
         if isinstance(fact, LoggedLedger):
             known.add(fact.ledger_id)
         elif isinstance(fact, Add) and fact.run.ledger_id not in known:
@@ -124,6 +149,28 @@ def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact]
             # The LEDGER record of this ledger is lost. The loss marks make up for a fence that it recorded.
             yield LoggedLedger(fact.run.ledger_id, fact.header.key, False, False, -1, -1)
         yield fact
+
+
+def _possible_body(image: memoryview, at: int) -> bytes | None:
+    """Return the body of the record at ``at``; None if there is certainly no record."""
+    if at + HEAD_BYTES > len(image):
+        return None
+    kind, length, _ = decode_head(image, at)
+    body = image[at + HEAD_BYTES : at + HEAD_BYTES + length]
+    if len(body) != length:
+        return None
+    if kind == LEDGER and length != LEDGER_BYTES:
+        return None
+    if kind == REPLACES and at != LOG_HEADER_BYTES:
+        return None  # There is only one, and it comes first.
+    if kind == ADD:
+        if length > 4 + FRAME_BYTES_MAX:
+            return None
+        try:
+            decode_add(JournalItem(ADD, at + HEAD_BYTES, body), file=0, sequence=0, path="")
+        except StorageCorrupt:
+            return None
+    return bytes(body)
 
 
 def fullest(runs: Iterable[EntryRun]) -> list[EntryRun]:

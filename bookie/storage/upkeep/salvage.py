@@ -29,6 +29,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
+import trio
 
 from bookie.core import rows
 from bookie.core.block import PAGE_BYTES
@@ -57,6 +58,9 @@ logger = logging.getLogger(__name__)
 
 ASIDE = ".damaged"
 """The suffix of the name of a file that was set aside."""
+
+_STEP_FACTS = 128
+"""Other tasks run after this many facts."""
 
 
 @attrs.frozen
@@ -173,7 +177,11 @@ class _Salvage:
         ledgers = FoundLedgers(Catalogue(MemoryIndex("salvage")))
         found: list[EntryRun] = []
         replaced = FileSet.of([file])
-        for fact in self._facts(file, image, path):
+        for count, fact in enumerate(self._facts(file, image, path), 1):
+            if fact is None or not count % _STEP_FACTS:
+                await trio.lowlevel.checkpoint()
+            if fact is None:
+                continue
             if isinstance(fact, Replaces):
                 replaced |= fact.files
             run = ledgers.take(fact, path)
@@ -189,8 +197,9 @@ class _Salvage:
             await self._disk.sync_directory(path.rpartition("/")[0])
         return replaced
 
-    def _facts(self, file: int, image: memoryview, path: str) -> Iterable[Fact]:
-        """Yield the facts that a file proves; none if the header is damaged or belongs to another bookie."""
+    def _facts(self, file: int, image: memoryview, path: str) -> Iterable[Fact | None]:
+        """Yield the facts that a file proves; none if the header is damaged or belongs to another bookie.
+        Yield None now and then while no fact is found."""
         page = bytes(image[:PAGE_BYTES])
         number = own_number(page)  # If two files were exchanged, this differs from the number in the name.
         try:
