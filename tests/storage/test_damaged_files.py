@@ -12,19 +12,21 @@ import trio
 from storing import KEY, SMALL, Crash, ToldOracle, add_durably, add_frame, opened, read
 
 from bookie.core import rows
-from bookie.core.rows import Row
+from bookie.core.rows import FileRow, Row
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
+from bookie.storage.disk.ballast import Ballast
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
+from bookie.storage.entrylog.contents import FileContents, FileRuns
 from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep import salvage
 from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S
 
@@ -250,6 +252,34 @@ async def test_a_file_is_compacted_once_the_index_can_be_read_again(machine: Mac
         index.scan_now = scan
         await engine.compactor.compact(is_eventual=False)
         assert not engine.compactor.damaged
+        assert path not in machine.disk.files
+    await machine.check_all()
+
+
+async def test_a_compaction_that_finds_no_room_reads_none_of_its_files(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = machine.files()[0]
+    machine.disk.files[path][machine.size(path) - 5] ^= 0x40
+    looked_at: list[int] = []
+    read_contents = FileContents.read
+
+    async def noted(self: FileContents, row: FileRow) -> FileRuns:
+        looked_at.append(row.file)
+        return await read_contents(self, row)
+
+    async def full(self: Ballast, size: int) -> None:
+        raise DiskFull("no room")
+
+    async with machine.running() as engine:
+        await engine.scrubber.scrub()
+        monkeypatch.setattr(FileContents, "read", noted)
+        with monkeypatch.context() as patches:
+            patches.setattr(Ballast, "check", full)
+            await engine.compactor.compact(is_eventual=False)
+        assert looked_at == []
+        await engine.compactor.compact(is_eventual=False)
+        assert looked_at
         assert path not in machine.disk.files
     await machine.check_all()
 

@@ -318,6 +318,7 @@ async def _assemble(
         pool=pool,
         catalogue=catalogue,
         rewriter=rewriter,
+        ballast=ground.directory.ballast,
         policy=policy,
         bytes_per_s=config.compact_bytes_per_s,
     )

@@ -45,6 +45,7 @@ from bookie.core.file_set import FileSet
 from bookie.core.frames import decode_run
 from bookie.core.journal_items import EntryRun
 from bookie.core.space import ROTTEN, Job, SpacePolicy, SpaceUse, next_job
+from bookie.storage.disk.ballast import Ballast
 from bookie.storage.engine.reader import Resident
 from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.entry_logs import UnreadableSource
@@ -56,6 +57,7 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.segments import JournalSegment
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
+from ledgerlog.wire.frame import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Compactor:
         pool: FilePool,
         catalogue: Catalogue,
         rewriter: Rewriter,
+        ballast: Ballast,
         policy: SpacePolicy,
         bytes_per_s: int,
     ) -> None:
@@ -102,6 +105,7 @@ class Compactor:
         self._pool = pool
         self._catalogue = catalogue
         self._rewriter = rewriter
+        self._ballast = ballast
         self._policy = policy
         self._pace = Pace(bytes_per_s)
         self._lock = trio.Lock()
@@ -233,6 +237,9 @@ class Compactor:
                 self.suspect(file)
 
     async def _do(self, job: Job) -> None:
+        # The new log has at least these bytes. If they have no room, do not read the files in vain.
+        least = sum(row.live_bytes - row.runs * HEADER_BYTES for row in job.sources)
+        await self._ballast.check(max(0, least))
         runs: list[EntryRun] = []
         marked: set[int] = set()
         replaced = FileSet.of(row.file for row in job.sources)
