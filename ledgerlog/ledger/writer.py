@@ -265,7 +265,7 @@ class LedgerWriter:
             raise RecordTooLarge(max(map(len, payloads)), ENTRY_BYTES_MAX, "ledger entry")
         was_idle = core.last_add_pushed == core.pending.lac
         first = core.append(payloads)
-        is_timed = self._timed_entry == NO_ENTRY
+        is_timed = self._timed_entry == NO_ENTRY and bool(payloads)
         if was_idle or is_timed:
             now = trio.current_time()
             if was_idle:

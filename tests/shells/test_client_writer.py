@@ -46,6 +46,18 @@ async def test_append_many_gives_consecutive_ids_whoever_appends_meanwhile(clock
             assert contents[taken.start : taken.stop] == [b"%d/%d" % (number, i) for i in range(9_000)]
 
 
+async def test_the_latency_of_appends_does_not_count_the_time_since_a_call_without_entries(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([])
+        await trio.sleep(10)
+        await writer.append(b"x")
+        assert writer._counts.append_s.sum_s < 10
+        assert writer._counts.append_s.count == 1
+
+
 async def test_what_is_pushed_is_confirmed_by_flush(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         writer = await client.ledgers.create(replication=R332)
