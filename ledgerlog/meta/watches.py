@@ -46,9 +46,10 @@ class TreeWatch:
 
         Cancelling: the flag stays as it was, so the next wait reports the change.
         """
+        event = self._event
         await trio.lowlevel.checkpoint()
         if not self._flag:
-            await self._event.wait()
+            await event.wait()  # It is set if the change came during the checkpoint, for another task too.
         self._flag = False
 
 

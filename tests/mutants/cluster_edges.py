@@ -121,7 +121,7 @@ METADATA = (
         """
         await trio.lowlevel.checkpoint()
         if not self._flag:
-            await self._event.wait()
+            await event.wait()  # It is set if the change came during the checkpoint, for another task too.
         self._flag = False
         """,
         """

@@ -21,6 +21,7 @@ from ledgerlog.limits import METADATA_CONFLICTS_MAX
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.meta.settle import follow, go_on, on_lost_answer, on_unsettled, remove, settle
 from ledgerlog.meta.store import NodeExists, VersionConflict
+from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.testing.faulty_store import Call, FaultyStore, StaleReplica, before
 
 logger = logging.getLogger(__name__)
@@ -172,6 +173,24 @@ async def test_a_watch_waits_for_the_next_change_after_each(nursery: trio.Nurser
     await wait_all_tasks_blocked()
     assert seen == [0, 1]
     nursery.cancel_scope.cancel()
+
+
+async def test_a_change_wakes_all_tasks_that_wait_on_a_watch(nursery: trio.Nursery) -> None:
+    for _ in range(20):  # Each time in another order.
+        watch, begun, woken = TreeWatch("a"), list[int](), list[int]()
+
+        async def wait(number: int, watch: TreeWatch, begun: list[int], woken: list[int]) -> None:
+            begun.append(number)
+            await watch.wait()
+            woken.append(number)
+
+        for number in range(10):
+            nursery.start_soon(wait, number, watch, begun, woken)
+        while len(begun) < 10:
+            await trio.lowlevel.checkpoint()
+        watch.mark()
+        await wait_all_tasks_blocked()
+        assert sorted(woken) == list(range(10))
 
 
 async def test_a_watch_remembers_a_change_that_nobody_has_waited_for(nursery: trio.Nursery) -> None:
