@@ -213,8 +213,9 @@ class ArchivedFile:
         whose = "a ledger" if ledger_id is None else f"ledger {ledger_id}"
         what = f"archive of {whose} of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
+        has_id = fields.format(_FORMAT, _FORMAT_WITH_ID) == _FORMAT_WITH_ID
         destination, file = b"", fields.get("file", str)
-        if fields.format(_FORMAT, _FORMAT_WITH_ID) == _FORMAT_WITH_ID:
+        if has_id:
             destination = fields.get("destination", bytes)
             if not destination or file.count("/") != 1 or "?" in file:
                 fields.fail("the field 'file' is not a name below a destination")

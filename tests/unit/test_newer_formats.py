@@ -73,6 +73,14 @@ def test_a_record_of_a_newer_format_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("codec", "said", "fields"), examples())
+def test_a_record_of_a_newer_format_without_any_field_of_ours_is_refused_and_not_damaged(
+    codec: Codec, said: Any, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(IncompatibleVersion):
+        codec.decode(cbor2.dumps({"v": NEWER}), stand_in(said))
+
+
+@pytest.mark.parametrize(("codec", "said", "fields"), examples())
 def test_a_format_that_never_was_is_damage(codec: Codec, said: Any, fields: dict[str, Any]) -> None:
     data = cbor2.dumps({**fields, "v": 0}, canonical=True)
     with pytest.raises((MetadataCorrupt, WireError)) as refused:
