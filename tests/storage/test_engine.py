@@ -36,7 +36,7 @@ from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import Change, MemoryIndexes
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
-from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
+from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, MIB, WRITER_WINDOW_ENTRIES
 from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, Gate, GoOn
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted
 from ledgerlog.wire.frame import SPARSE, Frame, Status, decode_frame_untrusted, encode_head
@@ -698,9 +698,14 @@ def test_a_configuration_that_cannot_work_is_refused() -> None:
         {"arenas": 1},
         {"segment_bytes": 16 * 4096},
         {"ledgers_max": 0},
+        {"segment_bytes": 1024 * MIB, "group_bytes_max": 1024 * MIB},
     ):
         with pytest.raises(InvalidArgument):
             StorageConfig(**wrong)
+
+
+def test_a_group_may_be_limited_by_the_segment_alone() -> None:
+    StorageConfig(group_bytes_max=1024 * MIB)
 
 
 # --- stops ----------------------------------------------------------------------------------------

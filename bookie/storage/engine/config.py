@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import attrs
 
-from bookie.core.block import PAGE_BYTES, content_capacity
+from bookie.core.block import BLOCK_PAGES_MAX, PAGE_BYTES, content_capacity
 from bookie.core.fullness import FullnessPolicy
 from bookie.core.journal import GROUP_BYTES_MAX
 from bookie.core.journal_items import RECORD_HEAD_BYTES
@@ -165,6 +165,13 @@ class StorageConfig:
             raise InvalidArgument("at least 2 arenas are needed: one is written while another is prepared")
         if self.ledgers_max < 1 or self.segment_records_max < 1 or self.group_bytes_max < 1:
             raise InvalidArgument("ledgers_max, segment_records_max and group_bytes_max must be positive")
+        block = max(self.group_bytes_max, self.frame_bytes_max + RECORD_HEAD_BYTES)
+        largest = content_capacity(BLOCK_PAGES_MAX)
+        if min(block, content_capacity(self.segment_bytes // PAGE_BYTES)) > largest:
+            raise InvalidArgument(
+                f"group_bytes_max is {self.group_bytes_max}, and frame_bytes_max is {self.frame_bytes_max}: "
+                f"with segments of this size, both must be below {largest}"
+            )
         rates = (self.compact_bytes_per_s, self.scrub_bytes_per_s, self.limbo_bytes_per_s)
         if min(*rates, self.log_bytes_max, self.log_runs_max) < 1:
             raise InvalidArgument(
