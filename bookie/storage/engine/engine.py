@@ -146,7 +146,9 @@ class Engine:
 
         Returns:
             A journal position: the add is durable once ``durable_position`` has reached it. Or a ``Status``
-            that refuses the add, and then none of its entries was stored:
+            that refuses the add. Then none of its entries was stored, with one exception: if the frame brings
+            entries that are stored already, a first part of its new entries may be stored before DISK_FULL
+            or TOO_MANY_REQUESTS. It does no harm to send the frame again:
 
             - UNAUTHORIZED: the key is wrong.
             - FENCED: this is not a recovery add, and the ledger is fenced, or may have been fenced before a
