@@ -12,9 +12,11 @@ The shell (``ledger.writer``) calls methods and reads its work from the state. N
 must replace. After each attempt (done, conflict or no answer), the shell reads the stored value and passes it
 to ``on_metadata_read``. If the stored value has the intended last fragment (only the owner writes one) or the
 intended end, the write took effect. Otherwise the writer decides again by the stored value (rules 13 and 14,
-T22). The writer forms the intent afresh each time. So a new fragment always starts after the newest
-``settled`` entry (see ``ledger.core.pending``; Apache BookKeeper #4651), and the write keeps the changes that
-repair made to older fragments in the meantime.
+T22). After each reading, the writer forms the intent afresh. So a new fragment starts after the newest
+``settled`` entry of that time (see ``ledger.core.pending``; Apache BookKeeper #4651), and the write keeps the
+changes that repair made to older fragments in the meantime. While the store does not answer, the shell
+attempts the same intent again. That is safe: if an entry settles meanwhile, the replacement gets it as during
+one attempt, and if the stored value has changed meanwhile, the write fails.
 
 **An end is final.** Once ``failure`` is set, no confirmation counts and nothing more is acknowledged (T06).
 If the owner may still close the ledger (``close`` has begun, or the writer gave up in the plain mode, without
