@@ -4,7 +4,7 @@ from what is left, and what is the only trace of a live entry stays."""
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import attrs
 import pytest
@@ -23,9 +23,9 @@ from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.entrylog.contents import FileContents, FileRuns
 from bookie.storage.index.index import MemoryIndexes
-from bookie.storage.upkeep import salvage
 from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
+from bookie.storage.upkeep.salvage import drop_set_aside, salvage
 from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S
@@ -352,6 +352,34 @@ async def test_a_file_that_was_set_aside_and_moved_away_since_is_not_missed(
         await trio.lowlevel.checkpoint()
         return ["b/journal/0000000000000001.journal.damaged"]
 
-    monkeypatch.setattr(salvage, "find_set_aside", gone)
+    monkeypatch.setattr("bookie.storage.upkeep.salvage.find_set_aside", gone)
     async with opened("b", MemoryDisk(), MemoryIndexes()) as directory:
-        assert await salvage.drop_set_aside(directory) == 1
+        assert await drop_set_aside(directory) == 1
+
+
+async def test_other_tasks_run_while_a_salvage_searches_a_damaged_log(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    ticks, turns = 0, list[int]()
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await trio.lowlevel.checkpoint()
+
+    def search_in_vain(*_: object) -> Iterator[None]:
+        before = ticks
+        yield from [None] * 10
+        turns.append(ticks - before)
+
+    monkeypatch.setattr("bookie.storage.upkeep.salvage.log_facts", search_in_vain)
+    for path in machine.disk.files:
+        if path.endswith(".entries"):
+            machine.disk.files[path][PAGE + 14] ^= 0x40
+    async with opened("b", machine.disk, machine.indexes) as directory:
+        nursery.start_soon(tick)
+        await salvage(directory, lambda: bytes(16))
+        nursery.cancel_scope.cancel()
+    assert bool(turns) == (machine.config is MOVES)
+    assert min(turns, default=10) >= 9
