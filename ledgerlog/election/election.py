@@ -362,13 +362,7 @@ class _Stand:
         path = election_path(self._name)
         match need:
             case ElectionNeed.LOOK:
-                node = await store.get(path)
-                # Read the record first. A holder registers before the record names it, so a living holder is
-                # always in a list that is read after the record.
-                candidates = await store.children(candidates_path(self._name))
-                record = None if node is None else ElectionState.decode_untrusted(node.value, self._name)
-                version = -1 if node is None else node.version
-                core.on_looked(record, version, candidates, trio.current_time())
+                await self._look()
             case ElectionNeed.CREATE:
                 core.on_stale()
                 with suppress(NodeExists):
@@ -379,6 +373,20 @@ class _Stand:
                 await self._claim()
             case ElectionNeed.OFFER:
                 await self._offer()
+
+    async def _look(self) -> None:
+        core, store = self._core, self._client.store
+        core.on_looking()
+        try:
+            node = await store.get(election_path(self._name))
+            # Read the record first. A holder registers before the record names it, so a living holder is
+            # always in a list that is read after the record.
+            candidates = await store.children(candidates_path(self._name))
+            record = None if node is None else ElectionState.decode_untrusted(node.value, self._name)
+        except BaseException:
+            core.on_stale()
+            raise
+        core.on_looked(record, -1 if node is None else node.version, candidates, trio.current_time())
 
     async def _register(self) -> None:
         store = self._client.store

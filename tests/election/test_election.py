@@ -16,7 +16,13 @@ import ledgerlog
 from ledgerlog.election.beats import Hearing, candidacy_bytes
 from ledgerlog.election.core.candidacy import Candidacy
 from ledgerlog.election.election import Election, Term
-from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerLogError, LostLeadership
+from ledgerlog.errors import (
+    AppendUnknown,
+    InvalidArgument,
+    LedgerLogError,
+    LostLeadership,
+    MetadataUnavailable,
+)
 from ledgerlog.ledger.client import open_client
 from ledgerlog.limits import (
     ELECTION_BEAT_S,
@@ -28,7 +34,7 @@ from ledgerlog.limits import (
     SESSION_TIMEOUT_S,
 )
 from ledgerlog.log.log import Log, create_log, open_log
-from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model.election import ElectionState
 from ledgerlog.model.layout import candidate_path, candidates_path, election_path
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -132,6 +138,15 @@ async def stage(
                 await made.join(name, listens=listens, strict=strict)
             yield made
             nursery.cancel_scope.cancel()
+
+
+async def claim_as_c(store: MemoryStore) -> None:
+    """Take the lead over, as a candidate that is registered under 32 zeros."""
+    node = await store.get(election_path("e"))
+    assert node is not None
+    record = ElectionState.decode_untrusted(node.value, "e")
+    taken = record.taken_by("0" * 32, candidate="c", address=None, tenure_ms=1000)
+    await store.set(election_path("e"), taken.encode(), version=node.version)
 
 
 OVER = pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])
@@ -489,11 +504,7 @@ async def test_a_leader_that_registers_while_a_standby_looks_is_not_taken_for_go
             if call.path in (election_path("e"), candidates_path("e")):
                 b.store.faults.clear()
                 await third.create(candidate_path("e", "0" * 32), b"c", ephemeral=True)
-                node = await third.get(election_path("e"))
-                assert node is not None
-                record = ElectionState.decode_untrusted(node.value, "e")
-                taken = record.taken_by("0" * 32, candidate="c", address=None, tenure_ms=1000)
-                await third.set(election_path("e"), taken.encode(), version=node.version)
+                await claim_as_c(third)
             return found
 
         b.store.faults.append(take_over)
@@ -504,6 +515,50 @@ async def test_a_leader_that_registers_while_a_standby_looks_is_not_taken_for_go
         found = await b.election.leader()
         assert found is not None
         assert (found.candidate, found.term) == ("c", 2)
+
+
+async def test_a_leader_that_is_deposed_while_it_looks_learns_it(clock: MockClock) -> None:
+    """Between the leader's two reads another process takes the lead over, and the watch says so."""
+    async with stage() as s:
+        a = await s.join("a", listens=False)
+        await eventually(lambda: a.leading is not None)
+        third = s.tree.open_store()
+
+        async def take_over(call: Call) -> None:
+            if call.path == candidates_path("e"):
+                a.store.faults.clear()
+                await claim_as_c(third)
+                await trio.sleep(1)
+
+        a.store.faults.append(before(take_over))
+        await third.create(candidate_path("e", "0" * 32), b"c", ephemeral=True)
+        await trio.sleep(5)
+        assert not a.store.faults
+        assert a.leading is None
+        assert [term.why for term in a.terms] == ["c leads in term 2"]
+
+
+async def test_a_look_that_fails_is_carried_out_again(clock: MockClock) -> None:
+    async with stage("a", listens=False) as s:
+        a = await s.one_leads()
+        third = s.tree.open_store()
+
+        async def away(call: Call) -> None:
+            nonlocal failed
+            if call.path == candidates_path("e"):
+                failed += 1
+                a.store.faults.clear()
+                raise MetadataUnavailable("just now")
+
+        await third.create(candidate_path("e", "0" * 32), b"c", ephemeral=True)
+        await trio.sleep(1)
+        failed = 0
+        a.store.faults.append(before(away))
+        await claim_as_c(third)
+        await trio.sleep(5)
+        assert failed == 1
+        assert a.leading is None
+        assert [term.why for term in a.terms] == ["c leads in term 2"]
 
 
 async def test_a_claim_whose_registration_has_just_gone_is_not_written(clock: MockClock) -> None:

@@ -315,14 +315,14 @@ ELECTION = (
     mutant(
         "edge_candidates_are_listed_before_the_record_is_read",
         "election",
-        "_Stand._do",
+        "_Stand._look",
         """
-        node = await store.get(path)
+        node = await store.get(election_path(self._name))
         candidates = await store.children(candidates_path(self._name))
         """,
         """
         candidates = await store.children(candidates_path(self._name))
-        node = await store.get(path)
+        node = await store.get(election_path(self._name))
         """,
         f"{_ELECTIONS}a_leader_that_registers_while_a_standby_looks_is_not_taken_for_gone",
     ),

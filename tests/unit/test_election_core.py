@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from itertools import pairwise
 
 import attrs
@@ -24,13 +25,21 @@ OTHER = ElectionState(
 )
 
 
+def look(
+    core: Candidacy, record: ElectionState | None, version: int, candidates: Collection[str], now: float
+) -> None:
+    """Carry out a whole look, during which nothing changes."""
+    core.on_looking()
+    core.on_looked(record, version, candidates, now)
+
+
 def registered(record: ElectionState | None, *candidates: str, now: float = 0.0) -> Candidacy:
     """Return a candidate that is registered and has looked."""
     core = Candidacy(candidate="a", address="a:1")
     core.on_session("s", is_connected=True)
-    core.on_looked(ElectionState(), 0, (), now)
+    look(core, ElectionState(), 0, (), now)
     core.on_registered("me", 0, "s")
-    core.on_looked(record, 3, ("me", *candidates), now)
+    look(core, record, 3, ("me", *candidates), now)
     return core
 
 
@@ -46,13 +55,13 @@ def test_a_candidate_makes_the_record_registers_and_claims_what_nobody_has() -> 
     assert core.need(0) is ElectionNeed.WAIT, "not connected"
     core.on_session("s", is_connected=True)
     assert core.need(0) is ElectionNeed.LOOK
-    core.on_looked(None, -1, (), 0)
+    look(core, None, -1, (), 0)
     assert core.need(0) is ElectionNeed.CREATE
-    core.on_looked(ElectionState(), 0, (), 0)
+    look(core, ElectionState(), 0, (), 0)
     assert core.need(0) is ElectionNeed.REGISTER
     core.on_registered("me", 0, "s")
     assert core.need(0) is ElectionNeed.LOOK, "what was seen before may have changed"
-    core.on_looked(ElectionState(), 0, ("me",), 0)
+    look(core, ElectionState(), 0, ("me",), 0)
     assert core.need(0) is ElectionNeed.CLAIM
     claim = core.claim(0)
     assert (claim.term, claim.holder, claim.candidate, claim.address) == (1, "me", "a", "a:1")
@@ -82,9 +91,9 @@ def test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once() -
     core.leave()
     core.me = None
     core.on_session("s", is_connected=True)
-    core.on_looked(core.record, 4, ("me", "other"), 1)
+    look(core, core.record, 4, ("me", "other"), 1)
     core.on_registered("me again", 0, "s")
-    core.on_looked(core.record, 4, ("me", "me again", "other"), 1)
+    look(core, core.record, 4, ("me", "me again", "other"), 1)
     assert core.need(1) is ElectionNeed.CLAIM
     assert core.claim(1).holder == "me again"
 
@@ -107,7 +116,7 @@ def test_suspicion_waits_for_the_tenure_and_ends_with_a_beat() -> None:
     assert core.need(200.0) is ElectionNeed.WAIT
     core.on_silence(7)
     assert core.need(200.0) is ElectionNeed.CLAIM
-    core.on_looked(attrs_term(8), 4, ("me", "other"), 200.0)
+    look(core, attrs_term(8), 4, ("me", "other"), 200.0)
     assert core.need(300.0) is ElectionNeed.WAIT, "the suspicion was of another term"
 
 
@@ -126,8 +135,8 @@ def attrs_term(term: int) -> ElectionState:
 
 def test_the_tenure_is_counted_from_when_the_term_was_first_seen() -> None:
     core = registered(OTHER, "other", now=100.0)
-    core.on_looked(OTHER, 3, ("me", "other"), 100.4)
-    core.on_looked(OTHER, 4, ("me", "other"), 100.5)  # An offer was written, or taken back.
+    look(core, OTHER, 3, ("me", "other"), 100.4)
+    look(core, OTHER, 4, ("me", "other"), 100.5)  # An offer was written, or taken back.
     core.on_beat(7)
     core.on_silence(7)
     assert core.wake_at == 100.0 + ELECTION_TENURE_S
@@ -140,11 +149,11 @@ def test_two_candidates_that_depose_one_another_do_it_ever_more_seldom() -> None
     b.on_session("t", is_connected=True)
     record, version = a.record, 1
     leader, rival, names = a, b, {id(a): "me", id(b): "b"}
-    b.on_looked(record, version, ("me", "b"), now)
+    look(b, record, version, ("me", "b"), now)
     b.on_registered("b", 0, "t")
     for _ in range(12):
         assert record is not None
-        rival.on_looked(record, version, ("me", "b"), now)
+        look(rival, record, version, ("me", "b"), now)
         rival.on_beat(record.term)
         rival.on_silence(record.term)
         now = max(now, rival.wake_at)
@@ -152,7 +161,7 @@ def test_two_candidates_that_depose_one_another_do_it_ever_more_seldom() -> None
         record = rival.claim(now)
         version += 1
         rival.on_claimed(version)
-        leader.on_looked(record, version, ("me", "b"), now)
+        look(leader, record, version, ("me", "b"), now)
         assert leader.lost is not None
         leader.leave()
         assert record.holder == names[id(rival)]
@@ -178,7 +187,7 @@ def test_a_leadership_ends_with_the_first_proof_and_a_strict_one_with_the_first_
     term = lead(core)
     mine = core.record
     assert mine is not None
-    core.on_looked(mine, 4, ("me",), 1.0)
+    look(core, mine, 4, ("me",), 1.0)
     assert core.leading == term
     match how:
         case "suspended":
@@ -188,13 +197,13 @@ def test_a_leadership_ends_with_the_first_proof_and_a_strict_one_with_the_first_
         case "succeeded":
             core.on_session("t", is_connected=True)
         case "deposed":
-            core.on_looked(OTHER, 9, ("me", "other"), 2.0)
+            look(core, OTHER, 9, ("me", "other"), 2.0)
         case "unregistered":
-            core.on_looked(mine, 4, (), 2.0)
+            look(core, mine, 4, (), 2.0)
         case "deleted":
-            core.on_looked(None, -1, ("me",), 2.0)
+            look(core, None, -1, ("me",), 2.0)
         case "given up":
-            core.on_looked(mine.vacated(), 5, ("me",), 2.0)
+            look(core, mine.vacated(), 5, ("me",), 2.0)
     assert core.leading is None
     assert core.lost
     assert core.need(3.0) is ElectionNeed.WAIT, "until it is left"
@@ -210,7 +219,7 @@ def test_a_leadership_outlasts_a_store_that_is_away_as_long_as_the_session_may()
     assert core.wake_at == math.inf
     core.on_session("s", is_connected=True)
     assert core.need(1000.0) is ElectionNeed.LOOK, "another may have been faster"
-    core.on_looked(mine, 4, ("me",), 1000.0)
+    look(core, mine, 4, ("me",), 1000.0)
     assert core.leading == term
     assert core.lost is None
 
@@ -220,9 +229,25 @@ def test_a_leader_that_was_deposed_while_the_store_was_away_learns_it_with_the_n
     lead(core)
     core.on_session("s", is_connected=False)
     core.on_session("s", is_connected=True)
-    core.on_looked(OTHER, 9, ("me", "other"), 20.0)
+    look(core, OTHER, 9, ("me", "other"), 20.0)
     assert core.leading is None
     assert core.lost == _successor(OTHER)
+
+
+@pytest.mark.parametrize("news", ["a change", "a new connection"])
+def test_what_changes_during_a_look_needs_another_look(news: str) -> None:
+    core = registered(OTHER, "other")
+    core.on_stale()
+    core.on_looking()
+    if news == "a change":
+        core.on_stale()
+    else:
+        core.on_session("s", is_connected=False)
+        core.on_session("s", is_connected=True)
+    core.on_looked(OTHER, 3, ("me", "other"), 1.0)
+    assert core.need(1.0) is ElectionNeed.LOOK
+    look(core, OTHER, 3, ("me", "other"), 1.0)
+    assert core.need(1.0) is ElectionNeed.WAIT
 
 
 def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
@@ -230,7 +255,7 @@ def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
     claim = core.claim(0)
     core.on_unsettled()
     assert core.need(0) is ElectionNeed.LOOK
-    core.on_looked(claim, 4, ("me",), 0)
+    look(core, claim, 4, ("me",), 0)
     assert core.leading == 1
 
 
@@ -239,11 +264,11 @@ def test_a_claim_that_is_found_while_the_session_is_suspended_is_followed_by_the
     claim = core.claim(0)
     core.on_unsettled()
     core.on_session("s", is_connected=False)
-    core.on_looked(claim, 4, ("me",), 0)
+    look(core, claim, 4, ("me",), 0)
     assert core.leading is None
     assert core.lost is None
     core.on_session("s", is_connected=True)
-    core.on_looked(claim, 4, ("me",), 1)
+    look(core, claim, 4, ("me",), 1)
     assert core.leading is None
     assert core.claim(1).term == 2
     core.on_claimed(5)
@@ -254,7 +279,7 @@ def test_a_claim_that_lost_the_race_waits_for_the_winner() -> None:
     core = registered(ElectionState(), "other")
     core.claim(0)
     core.on_unsettled()
-    core.on_looked(OTHER, 4, ("me", "other"), 0)
+    look(core, OTHER, 4, ("me", "other"), 0)
     assert core.leading is None
     assert core.need(0) is ElectionNeed.WAIT
 
@@ -275,7 +300,7 @@ def test_a_term_of_ours_that_was_left_is_followed_by_a_new_one_and_not_resumed()
     assert vacated is not None
     assert (vacated.term, vacated.holder) == (1, None)
     core.on_session("s", is_connected=True)
-    core.on_looked(core.record, 4, ("me",), 1.0)
+    look(core, core.record, 4, ("me",), 1.0)
     assert core.leading is None
     assert core.claim(1.0).term == 2
 
@@ -283,7 +308,7 @@ def test_a_term_of_ours_that_was_left_is_followed_by_a_new_one_and_not_resumed()
 def test_a_new_session_needs_a_new_registration() -> None:
     core = registered(OTHER, "other")
     core.on_session("t", is_connected=True)
-    core.on_looked(OTHER, 3, ("other",), 0)
+    look(core, OTHER, 3, ("other",), 0)
     assert core.need(0) is ElectionNeed.REGISTER
     core.on_registered("again", 0, "s")
     assert core.me is None, "it was made for the session before"
@@ -321,7 +346,7 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_if_st
             case "look":
                 if n == 5:
                     record, version = OTHER.__class__(term=record.term + 1, holder="other"), version + 1
-                core.on_looked(record, version, ("other", me) if n % 2 else (me,), now)
+                look(core, record, version, ("other", me) if n % 2 else (me,), now)
             case "silence":
                 core.on_silence(record.term)
             case "ended":
@@ -387,10 +412,10 @@ OFFERED = OTHER.offered(LACK)
 def test_a_leader_that_reaches_no_ack_quorum_offers_its_term_while_another_candidate_waits() -> None:
     core = registered(ElectionState())
     lead(core)
-    core.on_looked(core.record, 4, ("me",), 1)
+    look(core, core.record, 4, ("me",), 1)
     core.on_reach(LACK)
     assert core.need(1) is ElectionNeed.WAIT, "nobody could take it"
-    core.on_looked(core.record, 4, ("me", "other"), 1)
+    look(core, core.record, 4, ("me", "other"), 1)
     assert core.need(1) is ElectionNeed.OFFER
     record = core.offer_record()
     assert record.on_offer == LACK
@@ -405,10 +430,10 @@ def test_a_leader_that_reaches_no_ack_quorum_offers_its_term_while_another_candi
 def test_an_offer_ends_with_the_last_standby() -> None:
     core = registered(ElectionState(), "other")
     lead(core)
-    core.on_looked(core.record, 4, ("me", "other"), 1)
+    look(core, core.record, 4, ("me", "other"), 1)
     core.on_reach(LACK)
     core.on_offered(core.offer_record(), 5)
-    core.on_looked(core.record, 5, ("me",), 1)
+    look(core, core.record, 5, ("me",), 1)
     assert core.need(1) is ElectionNeed.OFFER
     assert core.offer_record().on_offer is None
 
@@ -417,7 +442,7 @@ def test_a_strict_leader_offers_nothing() -> None:
     core = registered(ElectionState(), "other")
     core.is_strict = True
     lead(core)
-    core.on_looked(core.record, 4, ("me", "other"), 1)
+    look(core, core.record, 4, ("me", "other"), 1)
     core.on_reach(LACK)
     assert core.need(1) is ElectionNeed.WAIT
 
@@ -437,7 +462,7 @@ def test_who_reaches_enough_of_what_the_holder_misses_takes_the_term_and_nobody_
 def test_a_term_that_is_offered_no_more_is_not_taken() -> None:
     core = registered(OFFERED, "other")
     core.on_better(7)
-    core.on_looked(OTHER, 4, ("me", "other"), 0)
+    look(core, OTHER, 4, ("me", "other"), 0)
     assert core.need(1e9) is ElectionNeed.WAIT
     assert core.offer_to_answer is None
 
@@ -445,17 +470,17 @@ def test_a_term_that_is_offered_no_more_is_not_taken() -> None:
 def test_whoever_was_deposed_by_an_offer_does_not_take_the_next_term() -> None:
     core = registered(ElectionState(), "other")
     lead(core)
-    core.on_looked(core.record, 4, ("me", "other"), 1)
+    look(core, core.record, 4, ("me", "other"), 1)
     core.on_reach(LACK)
     core.on_offered(core.offer_record(), 5)
     taken = ElectionState(term=2, holder="other", candidate="b", tenure_ms=500)
-    core.on_looked(taken, 6, ("me", "other"), 2)
+    look(core, taken, 6, ("me", "other"), 2)
     assert core.lost == "b leads in term 2"
     core.leave()
     core.me = None
-    core.on_looked(taken, 6, ("other",), 2)
+    look(core, taken, 6, ("other",), 2)
     core.on_registered("me again", 0, "s")
-    core.on_looked(taken, 6, ("me again", "other"), 2)
+    look(core, taken, 6, ("me again", "other"), 2)
     assert core.need(1e9) is ElectionNeed.WAIT
 
 

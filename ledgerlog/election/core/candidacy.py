@@ -3,9 +3,9 @@
 ``Candidacy`` is one process's part in one election, through any number of leaderships. Inputs are methods,
 outputs are attributes. A *term* is one leadership and its number. The election's *record* in the metadata
 store has the newest term and its *holder*: the registration of the candidate that leads. ``need(now)`` is the
-next task of the shell. The need stays the same until the task is done:
+next task of the shell. The need stays the same until the task is done, or a look begins:
 
-    LOOK       read the record, then the list of candidates            -> on_looked
+    LOOK       read the record, then the list of candidates            on_looking -> on_looked, else on_stale
     CREATE     make the record ``ElectionState()``                     -> on_stale
     REGISTER   make this candidacy's ephemeral node, under a new id     -> on_registered
     CLAIM      compare-and-set ``claim`` at ``version``, together with
@@ -226,8 +226,12 @@ class Candidacy:
     # --- news from the store ------------------------------------------------------------------
 
     def on_stale(self) -> None:
-        """Note that something in the election may have changed."""
+        """Note that something in the election may have changed, or that a look did not read all."""
         self._is_stale = True
+
+    def on_looking(self) -> None:
+        """Note that a look begins. The look may miss what changes from now on."""
+        self._is_stale = False
 
     def on_looked(
         self, record: ElectionState | None, version: int, candidates: Collection[str], now: float
@@ -240,7 +244,6 @@ class Candidacy:
             candidates: The ids that are registered.
             now: The time.
         """
-        self._is_stale = False
         if record is None or self.record is None or record.term != self.record.term:
             self._seen_at = now
         self.record, self.version = record, version
