@@ -52,7 +52,7 @@ import trio
 
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.concurrency.nurseries import background
+from ledgerlog.concurrency.nurseries import background, holds_cancellation
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
     ArchiveUnavailable,
@@ -261,8 +261,9 @@ class LogReader:
             await self._walk()
         except LedgerLogError as failure:
             self._failure = failure
-        except trio.Cancelled:
-            self._failure = ConnectionClosed(f"the reader of log {self._metadata.name!r} was left")
+        except BaseException as error:
+            if holds_cancellation(error):
+                self._failure = ConnectionClosed(f"the reader of log {self._metadata.name!r} was left")
             raise
         finally:
             self._is_complete = True

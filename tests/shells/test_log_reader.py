@@ -13,6 +13,7 @@ import trio
 import trio.testing
 from fakes.ledgers import LedgerReader, World, open_world
 
+from ledgerlog.cluster import connect
 from ledgerlog.errors import (
     ConnectionClosed,
     EntryCorrupt,
@@ -251,6 +252,21 @@ async def test_nobody_waits_for_a_reader_that_was_left(world: World, log: Log) -
     assert waited == [0]
     with pytest.raises(ConnectionClosed):
         await anext(records)
+
+
+async def test_a_reader_that_was_left_at_the_tail_does_not_end_like_a_whole_log() -> None:
+    async with connect("memory:?bookies=3") as cluster:
+        log = await cluster.create_log("log")
+        async with log.writer() as writer:
+            await writer.append(b"0")
+            async with log.read(follow=True) as records:
+                assert (await anext(records)).data == b"0"
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            for _ in range(2):
+                with pytest.raises(ConnectionClosed, match="was left"):
+                    await anext(records)
+            with pytest.raises(ConnectionClosed, match="was left"):
+                await anext(records.batches())
 
 
 # --- what is never shown --------------------------------------------------------------------------
