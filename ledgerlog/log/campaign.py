@@ -85,7 +85,7 @@ class Campaign:
         """Around the wait for the end of the present leadership."""
         self._is_logged = False
         self._left_with: LedgerLogError | None = None
-        """The error of records that were still on their way when the campaign was left."""
+        """The error of records that were still on their way when the last writer was left."""
 
     def __repr__(self) -> str:
         return f"<Campaign for {self._name!r}{', leading' if self.is_leading else ''}>"
@@ -268,9 +268,8 @@ class Campaign:
             while self._core.failure is None:
                 why = await self._try()
                 if self._is_left:
-                    # If this try did not take the log over, no caller needs its error.
-                    self._left_with = why if self._core.is_leading else None
                     return
+                self._left_with = None  # A campaign that continues leaves it to the records' callers.
                 why = why or LostLeadership(self._name, None, "the election ended the leadership")
                 self._core.on_ended(why, trio.current_time())
                 self._turn()
@@ -290,21 +289,27 @@ class Campaign:
     async def _lead(self) -> None:
         """Take the log over and lead it. Return when the campaign is left; raise what ended the
         leadership."""
-        async with self._enter() as writer:
-            self._core.on_leading(trio.current_time())
-            self._writer, self._is_logged = writer, False
-            self._turn()
-            logger.info("log=%s: this process leads in epoch %d", self._name, writer.epoch)
-            try:
-                with trio.CancelScope() as self._serving:
-                    if not self._is_left:
-                        await writer.wait_over()
-            finally:
-                self._writer = None
+        writer: LogWriter | None = None
+        try:
+            async with self._enter() as writer:
+                self._core.on_leading(trio.current_time())
+                self._writer, self._is_logged = writer, False
                 self._turn()
-            # If the campaign was left, the writer raises by itself, and only if not all records are durable.
-            if writer.failure is not None and not self._is_left:
-                raise fresh(writer.failure)
+                logger.info("log=%s: this process leads in epoch %d", self._name, writer.epoch)
+                try:
+                    with trio.CancelScope() as self._serving:
+                        if not self._is_left:
+                            await writer.wait_over()
+                finally:
+                    self._writer = None
+                    self._turn()
+                # If the campaign was left, the writer raises by itself, and only if not all records are
+                # durable.
+                if writer.failure is not None and not self._is_left:
+                    raise fresh(writer.failure)
+        finally:
+            # The end of the leadership cancels the exit of the writer, and then nothing raises this error.
+            self._left_with = None if writer is None else writer._left_with
 
     async def _leave(self) -> None:
         """End the campaign. If it leads, the writer makes its records durable and closes the ledger."""

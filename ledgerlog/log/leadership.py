@@ -128,8 +128,10 @@ async def lead(
     finally:
         await leader.abandon()
         client.counts.end_leading(writer)
-    if outstanding and (leader.queue.unknown_count or leader.queue.lost_count):
-        raise writer._verdict_of_the_rest()
+        if outstanding and (leader.queue.unknown_count or leader.queue.lost_count):
+            writer._left_with = writer._verdict_of_the_rest()
+    if writer._left_with is not None:
+        raise writer._left_with
 
 
 @contextmanager

@@ -143,6 +143,9 @@ class LogWriter:
         self._gate = trio.StrictFIFOLock()
         self._at_gate = 0
         """How many tasks stand in line for a place in the window. No other task may pass them."""
+        self._left_with: LedgerLogError | None = None
+        """The error of records that were still on their way when the writer was left. ``lead`` sets it, also
+        if leaving was cancelled."""
 
     # --- what callers read --------------------------------------------------------------------
 

@@ -77,9 +77,18 @@ CAMPAIGN = (
         "an_error_of_a_try_comes_out_of_a_campaign_that_is_left",
         "campaigns",
         "Campaign._run",
-        "why if self._core.is_leading else None",
-        "why",
+        """
+        if self._is_left:
+            return
+        """,
+        """
+        if self._is_left:
+            self._left_with = why
+            return
+        """,
         f"{_TEST}::test_a_try_that_fails_while_the_campaign_is_left_concerns_nobody",
+        f"{_TEST}::"
+        "test_a_campaign_that_is_left_while_it_steps_down_has_no_error_for_records_that_are_durable",
     ),
     mutant(
         "a_standby_is_named_as_the_leader_that_it_is_not",

@@ -24,7 +24,10 @@ from ledgerlog.errors import (
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.campaign import Campaign
 from ledgerlog.log.log import Log, create_log, open_log
+from ledgerlog.log.writer import Submission
+from ledgerlog.model.layout import election_path
 from ledgerlog.model.ledger import LedgerState
+from ledgerlog.testing.faulty_store import Call, before
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 
 
@@ -337,3 +340,54 @@ async def test_records_on_their_way_when_the_campaign_is_left_are_not_lost_witho
 
         with pytest.raises(AppendUnknown):
             await leave_with_a_record_on_its_way()
+
+
+async def test_records_whose_leadership_ends_while_the_campaign_is_left_may_be_in_the_log(
+    clock: MockClock,
+) -> None:
+    async with stage() as s:
+        client, log = await s.client()
+        sent: list[Submission] = []
+
+        async def expire() -> None:
+            await trio.sleep(0.5)
+            client.store.inner.expire_session()
+
+        async def leave_with_a_record_on_its_way(nursery: trio.Nursery) -> None:
+            async with log.lead(s.election(client)) as campaign:
+                writer = await campaign.writer()
+                await writer.append(b"durable")
+                for bookie in s.cluster.bookies:  # They store the record, but nobody hears of it.
+                    s.cluster.network.stall(bookie, client.host, both=False)
+                sent.append(await writer.submit(b"sent"))
+                nursery.start_soon(expire)
+
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(AppendUnknown, match="1 records may or may not be in the log, 0 are not"):
+                await leave_with_a_record_on_its_way(nursery)
+        with pytest.raises(AppendUnknown):
+            await sent[0].wait()
+        assert await s.records() == [b"durable", b"sent"]
+
+
+async def test_a_campaign_that_is_left_while_it_steps_down_has_no_error_for_records_that_are_durable(
+    clock: MockClock,
+) -> None:
+    async with stage() as s:
+        client, log = await s.client()
+        _, rivals = await s.client()
+        steps_down = trio.Event()
+
+        async def take_long(call: Call) -> None:
+            if call.is_write and call.path == election_path("log"):
+                steps_down.set()
+                await trio.sleep(0.5)
+
+        async with log.lead(s.election(client)) as campaign:
+            await campaign.writer()
+            assert (await campaign.append(b"durable")).offset == 0
+            client.store.faults.append(before(take_long))
+            async with rivals.writer():
+                with trio.fail_after(60):
+                    await steps_down.wait()
+        assert await s.records() == [b"durable"]
