@@ -24,7 +24,8 @@ from ledgerlog.limits import LOG_ROLL_BYTES
 from ledgerlog.model.codec import Fields
 
 _BOUND_MAX = 2**63 - 1
-_AGE_MAX_S = _BOUND_MAX / 1000
+AGE_MAX_S = _BOUND_MAX / 1000
+"""The longest time, in seconds. In milliseconds it is a whole number of 64 bits."""
 
 
 def _is_whole(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -37,10 +38,10 @@ def _is_whole(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> Non
 
 def _is_age(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     # This refuses NaN, which is not above 0, and infinity, which is over the limit.
-    if value is not None and (type(value) not in (int, float) or not 0 < value <= _AGE_MAX_S):
+    if value is not None and (type(value) not in (int, float) or not 0 < value <= AGE_MAX_S):
         raise InvalidArgument(
             f"{type(instance).__name__}.{attribute.name} must be a positive number of seconds up to "
-            f"{_AGE_MAX_S:.3g}, or None, not {value!r}"
+            f"{AGE_MAX_S:.3g}, or None, not {value!r}"
         )
 
 

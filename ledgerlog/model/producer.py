@@ -16,6 +16,7 @@ import attrs
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LOG_PRODUCER_KEEP_S, LOG_PRODUCERS, LOG_PRODUCERS_MAX, PRODUCER_ID_BYTES_MAX
 from ledgerlog.model.checks import positive
+from ledgerlog.model.policies import AGE_MAX_S
 
 __all__ = [
     "Dedupe",
@@ -69,8 +70,8 @@ class Dedupe:
         async with log.writer(dedupe=Dedupe(keep_s=3600)) as writer:
             ...
 
-    The constructor raises InvalidArgument if a bound is not positive, or if ``max_producers`` is above
-    ``limits.LOG_PRODUCERS_MAX`` (32,768).
+    The constructor raises InvalidArgument if a bound is not positive, if ``max_producers`` is above
+    ``limits.LOG_PRODUCERS_MAX`` (32,768), or if ``keep_s`` is above the longest ``max_age_s`` of a policy.
     """
 
     max_producers: int = attrs.field(default=LOG_PRODUCERS, validator=positive)
@@ -86,6 +87,8 @@ class Dedupe:
     def __attrs_post_init__(self) -> None:
         if self.max_producers > LOG_PRODUCERS_MAX:
             raise InvalidArgument(f"max_producers is {self.max_producers}, over {LOG_PRODUCERS_MAX}")
+        if self.keep_s > AGE_MAX_S:
+            raise InvalidArgument(f"keep_s is over {AGE_MAX_S:.3g} seconds")
 
 
 def check_producer_id(value: str) -> str:

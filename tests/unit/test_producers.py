@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from ledgerlog.errors import InvalidArgument, OutOfSequence, TooManyProducers
 from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX, LOG_PRODUCERS_MAX
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
 from ledgerlog.log.core.producers import Producers
+from ledgerlog.model.policies import AGE_MAX_S
 from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, SequenceRange, check_producer_id
 from ledgerlog.wire.producers import decode_table, encode_table
 
@@ -191,6 +193,20 @@ def test_a_table_that_is_replayed_forgets_whom_the_leader_before_had_forgotten()
     assert [state.producer_id for state in states[:2] + states[-2:]] == ["p101", "p102", f"p{n}", "p100"]
     assert len(states) == LOG_PRODUCERS_MAX
     assert len(decode_table(encode_table(states), pytest.fail)) == LOG_PRODUCERS_MAX
+
+
+@pytest.mark.parametrize("keep_s", [math.inf, 1e306, 2**63])
+def test_a_time_that_no_clock_can_subtract_is_no_time_to_keep_producers(keep_s: float) -> None:
+    with pytest.raises(InvalidArgument, match="keep_s"):
+        Dedupe(keep_s=keep_s)
+
+
+def test_the_longest_time_to_keep_producers_forgets_none() -> None:
+    table = Producers("log", Dedupe(keep_s=AGE_MAX_S, max_producers=1))
+    table.replay([NumberedRecords("a", 0, 1, 0)], 0, 0)
+    assert len(table.checkpoint(10**15)) == 1
+    with pytest.raises(TooManyProducers):
+        table.admit("b", 0, 1, 10**15)
 
 
 def test_arguments_are_checked() -> None:
