@@ -518,7 +518,7 @@ class _Stand:
                 continue
             term, missing = offer
             if await pool.reaches(missing.bookies, missing.needed):
-                core.on_better(term)
+                core.on_better(term, missing)
                 self._wake.set()
             await trio.sleep(REACH_LOST_S)
 

@@ -50,12 +50,14 @@ ELECTIONS = (
         """
         record.holder is None or record.holder == self.me or record.holder in self._former or (
             record.holder not in self._candidates
-        ) or (self._ended == record.term) or (self._better == record.term and record.on_offer is not None)
+        ) or (self._ended == record.term) or (
+            record.on_offer is not None and self._better == (record.term, record.on_offer)
+        )
         """,
         """
         record.holder is None or record.holder == self.me or record.holder not in self._candidates or (
             self._ended == record.term
-        ) or (self._better == record.term and record.on_offer is not None)
+        ) or (record.on_offer is not None and self._better == (record.term, record.on_offer))
         """,
         f"{_TEST_ELECTION}::test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once",
     ),
@@ -80,7 +82,7 @@ ELECTIONS = (
         "whoever_sees_an_offer_takes_it",
         "A.9",
         "Candidacy._is_free",
-        "self._better == record.term and record.on_offer is not None",
+        "record.on_offer is not None and self._better == (record.term, record.on_offer)",
         "record.on_offer is not None",
         f"{_TEST_ELECTION}::test_who_reaches_enough_of_what_the_holder_misses_takes_the_term_and_nobody_else",
         f"{_TEST_STAND}::test_while_no_standby_reaches_the_bookies_a_leader_keeps_the_lead",
@@ -89,8 +91,8 @@ ELECTIONS = (
         "an_offer_that_was_withdrawn_is_taken",
         "A.9",
         "Candidacy._is_free",
-        "self._better == record.term and record.on_offer is not None",
-        "self._better == record.term",
+        "record.on_offer is not None and self._better == (record.term, record.on_offer)",
+        "self._better is not None and self._better[0] == record.term",
         f"{_TEST_ELECTION}::test_a_term_that_is_offered_no_more_is_not_taken",
     ),
     mutant(

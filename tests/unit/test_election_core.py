@@ -373,7 +373,7 @@ def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_if_st
             case "reach":
                 core.on_reach(OutOfReach((f"b{n}",), 1) if n else None)
             case "better":
-                core.on_better(record.term)
+                core.on_better(record.term, OutOfReach((f"b{n}",), 1))
             case "offer":
                 if core.need(now) is ElectionNeed.OFFER:
                     offered = core.offer_record()
@@ -451,9 +451,9 @@ def test_who_reaches_enough_of_what_the_holder_misses_takes_the_term_and_nobody_
     core = registered(OFFERED, "other")
     assert core.offer_to_answer == (7, LACK)
     assert core.need(1e9) is ElectionNeed.WAIT
-    core.on_better(6)
+    core.on_better(6, LACK)
     assert core.need(1e9) is ElectionNeed.WAIT, "that was another offer"
-    core.on_better(7)
+    core.on_better(7, LACK)
     assert core.need(0) is ElectionNeed.CLAIM
     claim = core.claim(0)
     assert (claim.term, claim.holder, claim.on_offer) == (8, "me", None)
@@ -461,10 +461,37 @@ def test_who_reaches_enough_of_what_the_holder_misses_takes_the_term_and_nobody_
 
 def test_a_term_that_is_offered_no_more_is_not_taken() -> None:
     core = registered(OFFERED, "other")
-    core.on_better(7)
+    core.on_better(7, LACK)
     look(core, OTHER, 4, ("me", "other"), 0)
     assert core.need(1e9) is ElectionNeed.WAIT
     assert core.offer_to_answer is None
+    core.on_better(7, LACK)
+    assert core.need(1e9) is ElectionNeed.WAIT, "the bookies answered too late"
+
+
+def test_an_answer_to_one_offer_is_none_to_a_later_offer_of_the_same_term() -> None:
+    core = registered(OFFERED, "other")
+    core.on_better(7, LACK)
+    assert core.need(0) is ElectionNeed.CLAIM
+    later = OutOfReach(("b1", "b2", "b3"), 2)
+    look(core, OTHER.offered(later), 5, ("me", "other"), 0)
+    assert core.offer_to_answer == (7, later)
+    assert core.need(1e9) is ElectionNeed.WAIT
+    core.on_better(7, LACK)
+    assert core.need(1e9) is ElectionNeed.WAIT, "it was asked before the later offer was seen"
+    core.on_better(7, later)
+    assert core.need(0) is ElectionNeed.CLAIM
+
+
+def test_an_answer_to_an_offer_is_none_once_the_same_offer_is_made_again() -> None:
+    core = registered(OFFERED, "other")
+    core.on_better(7, LACK)
+    look(core, OFFERED, 3, ("me", "other"), 0)
+    assert core.need(0) is ElectionNeed.CLAIM
+    look(core, OFFERED, 5, ("me", "other"), 0)
+    assert core.need(1e9) is ElectionNeed.WAIT
+    core.on_better(7, LACK)
+    assert core.need(0) is ElectionNeed.CLAIM
 
 
 def test_whoever_was_deposed_by_an_offer_does_not_take_the_next_term() -> None:

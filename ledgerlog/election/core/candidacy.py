@@ -122,8 +122,8 @@ class Candidacy:
         """The term in the last heartbeat in which its holder said that it leads."""
         self._suspected: int | None = None
         self._ended: int | None = None
-        self._better: int | None = None
-        """The term whose offer we can take: we reach enough of the bookies that its holder misses."""
+        self._better: tuple[int, OutOfReach] | None = None
+        """The term and the offer that we can take: we reach enough of the bookies that the holder misses."""
         self._out_of_reach: OutOfReach | None = None
         self._deposed_at = -math.inf
         self._claimed: ElectionState | None = None
@@ -210,7 +210,7 @@ class Candidacy:
             or record.holder in self._former
             or record.holder not in self._candidates
             or self._ended == record.term
-            or (self._better == record.term and record.on_offer is not None)
+            or (record.on_offer is not None and self._better == (record.term, record.on_offer))
         )
 
     def _tenure_ms(self, now: float) -> int:
@@ -246,6 +246,8 @@ class Candidacy:
         """
         if record is None or self.record is None or record.term != self.record.term:
             self._seen_at = now
+        if version != self.version:
+            self._better = None  # The holder may offer the same once more, long after our answer.
         self.record, self.version = record, version
         self._candidates = frozenset(candidates)
         self._former &= self._candidates
@@ -339,9 +341,9 @@ class Candidacy:
         """Note the bookies that we cannot reach while we lead. None: we reach an ack quorum."""
         self._out_of_reach = out_of_reach
 
-    def on_better(self, term: int) -> None:
-        """Note that we reach enough of the bookies that the holder of this term misses."""
-        self._better = term
+    def on_better(self, term: int, offer: OutOfReach) -> None:
+        """Note that we reach enough of the bookies in this offer of the holder of this term."""
+        self._better = term, offer
 
     # --- leading ------------------------------------------------------------------------------
 
