@@ -30,6 +30,7 @@ through ``_answer_all``, so no append waits forever.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection
 
 import attrs
@@ -129,6 +130,10 @@ class LogLeader:
         self._linger_s = options.linger_s
         self._due_ticket = 0
         """For lingering: if an open batch begins below this ticket, it has lingered long enough."""
+        self._lingering = -1
+        """The first ticket of the open batch that was seen last."""
+        self._lingering_since = -math.inf
+        """When that batch was first seen."""
         self._linger_wanted = trio.Event()
         self.answered = Watermark()
         """The last answered ticket. At the end of the leadership, this watermark fails with the reason."""
@@ -171,13 +176,16 @@ class LogLeader:
     def _send_due(self) -> None:
         core, queue, writer = self.core, self.queue, self._writer
         assert writer.ledger_id == core.segment.ledger_id
+        if self._linger_s > 0:
+            self._note_open_batch()
         while core.failure is None and not core.chain.is_holding:
             full_only = queue.entries_sent >= WRITER_FRAMES_OUTSTANDING or (
                 self._linger_s > 0 and queue.open_ticket >= self._due_ticket
             )
             batch = queue.first_to_send(full_only=full_only)
             if batch is None:
-                if self._linger_s > 0 and queue.has_queued:
+                # A batch that has lingered long enough waits for an entry on its way, and not for the timer.
+                if self._linger_s > 0 and queue.has_queued and queue.open_ticket >= self._due_ticket:
                     self._linger_wanted.set()
                 break
             if not writer.has_room:
@@ -207,6 +215,12 @@ class LogLeader:
                 core.on_first(trio.current_time())
             if core.on_sent(batch, entry_id, now_ms, numbered):
                 self._maintenance.look()
+
+    def _note_open_batch(self) -> None:
+        """Note when a batch that takes records began."""
+        ticket = self.queue.open_ticket
+        if self._lingering < ticket < self.queue.next_ticket:
+            self._lingering, self._lingering_since = ticket, trio.current_time()
 
     def now_ms(self) -> int:
         """Return the time by the leader's clock, which never goes back."""
@@ -429,8 +443,8 @@ class LogLeader:
         """Send an open batch once its first record has lingered long enough."""
         while True:
             await self._linger_wanted.wait()
-            ticket = self.queue.open_ticket
-            await trio.sleep(self._linger_s)
+            ticket = self._lingering
+            await trio.sleep_until(self._lingering_since + self._linger_s)
             # If a request came meanwhile, the pump below sees its batch, and asks again if it does not send.
             self._linger_wanted = trio.Event()
             # Later records may have filled the batch, and another batch may be open by now.

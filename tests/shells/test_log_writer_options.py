@@ -11,6 +11,7 @@ from fakes.ledgers import World, open_world
 from trio.testing import MockClock
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import WRITER_FRAMES_OUTSTANDING
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.model.policies import RollPolicy
 
@@ -46,6 +47,39 @@ async def test_a_record_that_lingers_shares_its_entry_with_what_comes_meanwhile(
         for after_s in (0, 0.03, 0.06, 0.3):
             nursery.start_soon(append, after_s)
     assert times == [(0, 0.05), (0, 0.05), (1, 0.11), (2, 0.35)]
+
+
+async def test_a_record_lingers_no_longer_because_the_batch_before_it_filled_early(
+    log: Log, autojump_clock: MockClock
+) -> None:
+    async with log.writer(linger_s=1, entry_bytes=100) as writer, trio.open_nursery() as nursery:
+        begun = trio.current_time()
+        times = []
+
+        async def append(after_s: float, size: int) -> None:
+            await trio.sleep(after_s)
+            ack = await writer.append(b"x" * size)
+            times.append((ack.position.entry_id, round(trio.current_time() - begun, 2)))
+
+        for after_s, size in ((0, 46), (0.1, 46), (0.2, 46), (0.3, 46), (0.5, 1), (0.7, 1), (1.6, 1)):
+            nursery.start_soon(append, after_s, size)
+    assert times == [(0, 0.2)] * 2 + [(1, 0.5)] * 2 + [(2, 1.5)] * 2 + [(3, 2.6)]
+
+
+async def test_a_batch_that_waits_for_entries_on_their_way_does_not_keep_the_timer_busy(
+    world: World, log: Log, autojump_clock: MockClock
+) -> None:
+    async with log.writer(linger_s=0.1, entry_bytes=100) as writer:
+        world.hold_all = True
+        for _ in range(WRITER_FRAMES_OUTSTANDING):
+            await writer.submit(b"x" * 100)
+        await writer.submit(b"y")
+        await trio.sleep(10)
+        assert writer.statistics().durable_offset == 0
+        world.release()
+        begun = trio.current_time()
+        await writer.flush()
+    assert trio.current_time() == begun
 
 
 async def test_without_lingering_a_lone_record_waits_for_nothing(log: Log, autojump_clock: MockClock) -> None:
