@@ -45,7 +45,6 @@ from ledgerlog.log.snapshot_list import delete_snapshots
 from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, recover, seal
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata, check_properties
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe, check_producer_id
@@ -780,7 +779,7 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         MetadataOutcomeUnknown: The log may or may not be deleted.
 
     If the call is cancelled after the log's record was removed, or if the metadata store goes away after
-    that, ledgers may be left for a sweep.
+    that, ledgers may be left for a sweep. The same holds for the snapshots if their list is damaged.
     """
     registry = LogRegistry(client.store, client.environment)
     incarnation = await (registry.find_damaged(name) if damaged else registry.find(name))
@@ -795,8 +794,4 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         await delete_cursors(client, incarnation)
         await delete_replaced(client, registry, incarnation, is_deleted=True)
         await delete_marks(client, incarnation)
-        try:
-            await delete_snapshots(client, incarnation)
-        except MetadataCorrupt:
-            if not damaged:
-                raise  # It is unknown which ledgers hold the snapshots. A sweep finds them by their labels.
+        await delete_snapshots(client, incarnation)

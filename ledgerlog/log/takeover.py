@@ -17,6 +17,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
+    MetadataCorrupt,
     MetadataError,
     MetadataUnavailable,
     RecoveryFailed,
@@ -310,11 +311,11 @@ async def _replay(reader: LedgerReader, last: int, producers: Producers) -> None
 
 @contextmanager
 def left_to_a_sweep(what: str) -> Iterator[None]:
-    """Wrap the clean-up after an operation that has happened. If the store is away, log that a sweep will do
-    the clean-up."""
+    """Wrap the clean-up after an operation that has happened. If the store is away, or does not tell what to
+    delete because a record is damaged, log that a sweep will do the clean-up."""
     try:
         yield
-    except (MetadataError, SessionExpired) as cause:
+    except (MetadataCorrupt, MetadataError, SessionExpired) as cause:
         logger.warning("%s is not deleted now and is left to a sweep: %s", what, cause)
 
 

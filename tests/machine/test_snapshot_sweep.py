@@ -11,11 +11,11 @@ import trio
 
 from ledgerlog.errors import LedgerLogError, LedgerNotFound
 from ledgerlog.limits import LOG_SWEEP_AGE_S, REPLICA_SNAPSHOT_SWEEP_AGE_S
-from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.log.log import Log, create_log, delete_log, list_logs
 from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.log.sweep import sweep
 from ledgerlog.machine.snapshots import LedgerSnapshots
-from ledgerlog.model.layout import SNAPSHOTS
+from ledgerlog.model.layout import SNAPSHOTS, snapshots_path
 from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, SeededEnvironment, open_cluster
 
@@ -110,6 +110,22 @@ async def test_snapshots_go_with_their_log(client: Client, log: Log) -> None:
     assert await snapshots_of(client).find(log.incarnation) == []
     assert await snapshots_of(client).load(info) == b"y"
     assert len(await client.store.children(SNAPSHOTS)) == 1
+
+
+async def test_a_log_whose_list_of_snapshots_is_damaged_is_deleted_and_a_sweep_finds_the_snapshots(
+    client: Client, log: Log, clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    await snapshots_of(client).save("log", log.incarnation, 10, [b"x"])
+    path = snapshots_path(log.incarnation)
+    node = await client.store.get(path)
+    assert node is not None
+    await client.store.set(path, b"?", version=node.version)
+    await delete_log(client.opened, "log")
+    assert await list_logs(client.opened) == []
+    assert "what log 'log' left is not deleted now and is left to a sweep" in caplog.text
+    clocks.advance(2 * REPLICA_SNAPSHOT_SWEEP_AGE_S)
+    assert whys(await sweep(client.opened)) == ["its log is gone"]
+    assert await client.ledgers.list() == []
 
 
 async def test_snapshots_that_a_deleted_log_has_left_are_swept_and_no_others(

@@ -65,22 +65,14 @@ MUTANTS = (
             await delete_cursors(client, incarnation)
             await delete_replaced(client, registry, incarnation, is_deleted=True)
             await delete_marks(client, incarnation)
-            try:
-                await delete_snapshots(client, incarnation)
-            except MetadataCorrupt:
-                if not damaged:
-                    raise  # A sweep finds them.
+            await delete_snapshots(client, incarnation)
         """,
         """
         if True:
             await delete_cursors(client, incarnation)
             await delete_replaced(client, registry, incarnation)
             await delete_marks(client, incarnation)
-            try:
-                await delete_snapshots(client, incarnation)
-            except MetadataCorrupt:
-                if not damaged:
-                    raise  # A sweep finds them.
+            await delete_snapshots(client, incarnation)
         """,
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLog-away]",
     ),
