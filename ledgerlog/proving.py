@@ -18,7 +18,7 @@ import trio
 
 from ledgerlog.concurrency.nurseries import background
 from ledgerlog.durable_directories import make_directories
-from ledgerlog.errors import ClusterNotFound
+from ledgerlog.errors import ClusterNotFound, MetadataUnavailable
 from ledgerlog.meta.admission import STORED_ADMISSION, follow_admission
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import ClusterUri, SqliteUri, StoreAccess, make_cluster_at, open_store
@@ -89,14 +89,19 @@ async def make_closed_cluster(
 
     Raises:
         InvalidArgument: The secret file cannot be read or made, or ``access`` is given but has no effect.
-        OSError: The directory of the SQLite file cannot be made.
+        MetadataUnavailable: The directory of the SQLite file cannot be made.
         LedgerLogError: As for ``open_store``.
     """
     file = ""
     if by is ProvenBy.SECRET and not await _has_cluster(uri, credentials):
         assert credentials.secret_file is not None
         if isinstance(uri, SqliteUri):
-            await trio.to_thread.run_sync(make_directories, Path(uri.path).parent)
+            try:
+                await trio.to_thread.run_sync(make_directories, Path(uri.path).parent)
+            except OSError as error:
+                raise MetadataUnavailable(
+                    f"cannot make the directory of the metadata file {uri.path}: {error}"
+                ) from error
         file = ensure_secret_file(credentials.secret_file)
     admission = Admission(by, file=file if names_file else "")
     return await make_cluster_at(uri, credentials=credentials, access=access, admission=admission)
@@ -114,7 +119,7 @@ async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Creden
 
     Raises:
         InvalidArgument: The secret file cannot be read or made.
-        OSError: The directory of the SQLite file cannot be made.
+        MetadataUnavailable: The directory of the SQLite file cannot be made.
         LedgerLogError: As for ``open_store``.
     """
     if credentials.tls is not None:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import ledgerlog
-from ledgerlog.errors import InvalidArgument, Unauthenticated
+from ledgerlog.errors import InvalidArgument, MetadataUnavailable, Unauthenticated
 from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.belonging import make_cluster
 from ledgerlog.meta.memory import MemoryTree
@@ -72,6 +72,21 @@ async def test_connect_makes_a_cluster_that_is_closed_by_a_secret_beside_its_fil
         async with ledgerlog.connect(uri, create=True):
             pass
     assert not secret.exists(), "no secret is made for a cluster that is there already"
+
+
+@pytest.mark.parametrize("with_secret", [False, True])
+@pytest.mark.parametrize("directory", ["/proc/none/at-all", "a-file", "a-file/below"])
+async def test_a_directory_that_cannot_be_made_means_that_there_is_no_metadata(
+    tmp_path: Path, directory: str, with_secret: bool
+) -> None:
+    (tmp_path / "a-file").write_bytes(b"")
+    secret = tmp_path / "given.secret" if with_secret else None
+    with pytest.raises(MetadataUnavailable, match="cannot make the directory of the metadata file"):
+        async with ledgerlog.connect(
+            f"sqlite:{tmp_path / directory / 'metadata'}", create=True, secret_file=secret
+        ):
+            pass
+    assert os.listdir(tmp_path) == ["a-file"]
 
 
 async def test_a_cluster_that_is_there_and_open_stays_open(tmp_path: Path) -> None:
