@@ -103,14 +103,18 @@ _Entry = tuple[EntryHeader, RecordBatch, int]
 
 def check_start(start: Start, until: int | None) -> None:
     """Raise InvalidArgument if ``start`` is not a valid start, or ``until`` is not an offset."""
-    is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
-    if not (is_offset or isinstance(start, Position | datetime) or start in ("earliest", "latest")):
+    is_place = _is_offset(start) or isinstance(start, datetime) or start in ("earliest", "latest")
+    if not (is_place or (isinstance(start, Position) and all(map(_is_offset, start)))):
         raise InvalidArgument(
             f"{start!r} does not say where to start: an offset, a Position, a datetime, 'earliest' or "
             f"'latest'"
         )
-    if until is not None and (not isinstance(until, int) or isinstance(until, bool) or until < 0):
+    if until is not None and not _is_offset(until):
         raise InvalidArgument(f"{until!r} is not an offset to stop at")
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class LogReader:

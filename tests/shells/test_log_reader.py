@@ -159,6 +159,15 @@ async def test_the_latest_is_behind_what_is_confirmed(world: World, log: Log) ->
     assert follower.seen == [4, 5]
 
 
+@pytest.mark.parametrize("bad", [Position(0, 1, -1), Position(0, 1, -5), Position(0, -1), Position(-1, 0)])
+async def test_a_position_with_a_number_below_zero_is_refused_at_once(
+    world: World, log: Log, bad: Position
+) -> None:
+    await fill(world, log, 3)
+    with pytest.raises(InvalidArgument, match="does not say where to start"):
+        log.read(bad)
+
+
 @pytest.mark.parametrize("bad", [-1, True, 1.5, "newest", None, b"0"])
 async def test_what_is_no_place_to_start_is_refused_at_once(log: Log, bad: object) -> None:
     with pytest.raises(InvalidArgument):
