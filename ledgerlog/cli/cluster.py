@@ -18,7 +18,7 @@ from ledgerlog.cli.local_cluster import (
     local_cluster,
 )
 from ledgerlog.cli.options import WholeNumber, json_option
-from ledgerlog.cli.output import print_json, print_line
+from ledgerlog.cli.output import print_as_is, print_json, print_line
 from ledgerlog.cli.running import run_until_interrupted
 from ledgerlog.cli.trial_certificates import has_authority, tls_files
 from ledgerlog.cli.zookeeper import HOST, existing_servers, free_port
@@ -165,7 +165,7 @@ def cluster_run(
                 if has_tls:
                     mine = Credentials(tls=tls_files(certificates_path(path).absolute(), CLIENT))
                     for name, value in mine.variables().items():
-                        print_line(f"export {name}={shlex.quote(value)}")
+                        print_as_is(f"export {name}={shlex.quote(value)}")
                 if doors is not None:
                     for bookie_id, address in doors.announced().items():
                         print_line(f"{bookie_id}: administration on {address}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from ledgerlog.cli.output import print_line
+from ledgerlog.cli.output import print_as_is
 
 __all__ = ["completion"]
 
@@ -21,4 +21,4 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     command = click.get_current_context().find_root().command
-    print_line(kind(command, {}, "ledgerlog", "_LEDGERLOG_COMPLETE").source())
+    print_as_is(kind(command, {}, "ledgerlog", "_LEDGERLOG_COMPLETE").source())

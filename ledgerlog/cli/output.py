@@ -26,6 +26,7 @@ __all__ = [
     "bytes_fields",
     "human_bytes",
     "human_ms",
+    "print_as_is",
     "print_json",
     "print_line",
     "print_table",
@@ -39,7 +40,7 @@ __all__ = [
 
 def print_json(value: Any) -> None:
     """Print one object on one line of standard output."""
-    _print(to_json(value))
+    print_as_is(to_json(value))
 
 
 def to_json(value: Any) -> str:
@@ -48,10 +49,11 @@ def to_json(value: Any) -> str:
 
 def print_line(text: str) -> None:
     """Print a line for a person on standard output."""
-    _print(shown(text))
+    print_as_is(shown(text))
 
 
-def _print(text: str) -> None:
+def print_as_is(text: str) -> None:
+    """Print text for a shell or a program on standard output."""
     with telling_of_output():
         click.echo(text.encode("utf-8", "surrogateescape"))
 
@@ -94,7 +96,7 @@ def print_table(
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
-        _print(line.rstrip())
+        print_as_is(line.rstrip())
 
 
 def shown(text: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 from integration.test_cli_commands import Commands
 
@@ -254,7 +255,10 @@ def test_a_person_at_a_terminal_is_asked_before_what_cannot_be_undone(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_a_script_that_completes_commands(commands: Commands, shell: str) -> None:
-    assert "_LEDGERLOG_COMPLETE" in commands.ok("completion", shell).decode()
+    script = commands.ok("completion", shell).decode()
+    kind = get_completion_class(shell)
+    assert kind is not None
+    assert script == kind(cli, {}, "ledgerlog", "_LEDGERLOG_COMPLETE").source() + "\n"
 
 
 def test_names_of_logs_are_completed_from_the_cluster(tmp_path: Path) -> None:
