@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -29,6 +29,8 @@ from ledgerlog.errors import (
     RecordsLost,
     RecordTooLarge,
 )
+from ledgerlog.ledger.ledgers import Ledgers
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.lane import AppendLane, OutsideAppend
 from ledgerlog.machine.events import EventKind, ReplicaEvent
@@ -212,6 +214,57 @@ def test_a_connection_that_is_left_under_cancellation_answers_every_append(guest
         await asyncio.gather(withdrawn, return_exceptions=True)
         kinds = (ledgerlog.AppendUnknown, LostLeadership, ConnectionClosed)
         assert [type(outcome) for outcome in outcomes if not isinstance(outcome, kinds)] == []
+
+    run(main)
+
+
+@BOTH_HOSTS
+def test_a_cancelled_create_leaves_no_writer(guest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is made at the moment of the cancellation, so there is a writer that nobody receives."""
+    create, leave = Ledgers.create, LedgerWriter.__aexit__
+
+    async def main() -> None:
+        loop, go_on = asyncio.get_running_loop(), trio.Event()
+        is_made, is_left = asyncio.Event(), asyncio.Event()
+
+        async def create_slowly(*args: Any, **options: Any) -> LedgerWriter:
+            writer = await create(*args, **options)
+            loop.call_soon_threadsafe(is_made.set)
+            with trio.CancelScope(shield=True):
+                await go_on.wait()
+            return writer
+
+        async def leave_and_tell(self: LedgerWriter, *error: Any) -> None:
+            try:
+                await leave(self, *error)
+            finally:
+                loop.call_soon_threadsafe(is_left.set)
+
+        monkeypatch.setattr(Ledgers, "create", create_slowly)
+        monkeypatch.setattr(LedgerWriter, "__aexit__", leave_and_tell)
+        async with aio.connect("memory:", guest=guest) as cluster:
+            creating = asyncio.ensure_future(cluster.ledgers.create())
+            await is_made.wait()
+            creating.cancel()
+            await asyncio.sleep(0)
+            cluster._portal.tell_trio(go_on.set)
+            with pytest.raises(asyncio.CancelledError):
+                await creating
+            await is_left.wait()
+
+    run(main)
+
+
+def test_closing_waits_for_no_thread_of_the_default_executor() -> None:
+    """The executor's threads may all be busy, for ever."""
+    is_over = threading.Event()
+
+    async def main() -> None:
+        busy = [asyncio.get_running_loop().run_in_executor(None, is_over.wait) for _ in range(64)]
+        async with aio.connect("memory:") as cluster:
+            await cluster.create_log("log")
+        is_over.set()
+        await asyncio.gather(*busy)
 
     run(main)
 
