@@ -237,9 +237,11 @@ class Compactor:
                 self.suspect(file)
 
     async def _do(self, job: Job) -> None:
-        # The new log has at least these bytes. If they have no room, do not read the files in vain.
-        least = sum(row.live_bytes - row.runs * HEADER_BYTES for row in job.sources)
-        await self._ballast.check(max(0, least))
+        if job.reason != ROTTEN:
+            # The new log has about these bytes. If they have no room, do not read the files in vain. (Of a
+            # damaged file, most may be stored again elsewhere.)
+            least = sum(row.live_bytes - row.runs * HEADER_BYTES for row in job.sources)
+            await self._ballast.check(max(0, least))
         runs: list[EntryRun] = []
         marked: set[int] = set()
         replaced = FileSet.of(row.file for row in job.sources)
