@@ -279,9 +279,9 @@ def run(
             return False
         if certified is not None:
             certified.certificates.reload()
-        if proving is not None:
-            proving.reload()
-        return credentials.tls is not None or credentials.secret_file is not None
+        # The cluster's own record may name the secret. And while the bookie starts, it has read neither yet.
+        has_secret = proving is not None and proving.reload()
+        return has_secret or credentials.tls is not None or credentials.secret_file is not None
 
     async def serve(stop: trio.Event) -> None:
         nonlocal bookie_id, certified, proving

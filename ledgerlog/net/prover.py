@@ -90,10 +90,12 @@ class Prover:
         call this."""
         self._watchers.remove(watcher)
 
-    def reload(self) -> None:
-        """Read the secret file again now, if this process has one."""
-        if self._source is not None:
-            self._source.reload()
+    def reload(self) -> bool:
+        """Read the secret file again now. Return False if this process has none."""
+        if self._source is None:
+            return False
+        self._source.reload()
+        return True
 
     def check_own(self) -> None:
         """Check that this process can prove its identity, if the cluster is closed.

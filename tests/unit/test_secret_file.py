@@ -128,4 +128,6 @@ def test_a_file_is_read_at_once_when_it_is_asked_for(path: Path, caplog: pytest.
 
 
 def test_a_process_without_a_secret_file_has_nothing_to_read_again(path: Path) -> None:
-    Prover().reload()
+    assert not Prover().reload()
+    make_secret_file(str(path), SECRETS)
+    assert Prover(SecretFile(str(path))).reload()
