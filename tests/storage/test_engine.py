@@ -34,12 +34,13 @@ from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import Change, MemoryIndexes
+from bookie.storage.upkeep.read_repair import cut_to_size
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
-from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, MIB, WRITER_WINDOW_ENTRIES
+from ledgerlog.limits import ENSEMBLE_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, MIB, WRITER_WINDOW_ENTRIES
 from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, Gate, GoOn
-from ledgerlog.wire.entries import Entries, decode_entries_untrusted
-from ledgerlog.wire.frame import SPARSE, Frame, Status, decode_frame_untrusted, encode_head
+from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
+from ledgerlog.wire.frame import HEADER_BYTES, SPARSE, Frame, Status, decode_frame_untrusted, encode_head
 
 
 @pytest.fixture
@@ -243,6 +244,17 @@ async def test_an_add_that_fits_one_frame_only_without_gaps_is_taken(engine: Eng
     assert isinstance(position, int)
     await engine.wait_durable(position)
     assert await read_all(engine, 1) == dict.fromkeys(ids, payload)
+
+
+def test_a_part_is_no_larger_than_the_largest_frame_whatever_is_configured() -> None:
+    count = FRAME_ENTRIES_MAX
+    size = (FRAME_BYTES_MAX + 4 - HEADER_BYTES) // count - 8
+    entries = Entries.gather(1, {number: bytes(size) for number in range(count)})
+    rest = entries.select([number for number in range(count) if number != 5])
+    parts = cut_to_size(rest, 2 * FRAME_BYTES_MAX)
+    assert [len(part) for part in parts] != [count - 1]
+    for part in parts:
+        encode_add(part, lac=-1, lafr=-1, key=KEY, recovery=False)
 
 
 async def test_rule_5_recovery_adds_pass_the_fence_and_read_only(engine: Engine) -> None:

@@ -47,6 +47,7 @@ from bookie.core.frames import decode_head, decode_run, salvage
 from bookie.core.journal_items import EntryRun
 from bookie.core.ledger import BookieLedger
 from bookie.core.results import status_of
+from bookie.storage.engine.config import LARGEST_FRAME_BYTES
 from bookie.storage.engine.reader import Resident
 from bookie.storage.entrylog.file_pool import FilePool
 from bookie.storage.index.catalogue import Catalogue
@@ -249,8 +250,9 @@ class ReadRepair:
 
 
 def cut_to_size(entries: Entries, frame_bytes_max: int) -> list[Entries]:
-    """Cut entries into parts that each fit a frame of ``frame_bytes_max`` bytes. Empty if an entry does not
-    fit."""
+    """Cut entries into parts that each fit a frame of ``frame_bytes_max`` bytes, and the largest frame that
+    there is. Empty if an entry does not fit."""
+    frame_bytes_max = min(frame_bytes_max, LARGEST_FRAME_BYTES)
     parts: list[list[int]] = [[]]
     size = HEADER_BYTES
     for index, length in enumerate(entries.lengths):
