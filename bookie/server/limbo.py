@@ -22,8 +22,9 @@ once a second, all ledgers that are whole leave limbo.
 The repair then looks again at the remaining ledgers, after growing pauses, because bookies that were down
 come back and ledgers get closed. If no bookie has an entry, its ledger stays in limbo, and the log lists the
 lost entries. The bookie tells readers that such an entry is unavailable, never that the entry does not exist.
-To give the entries up, an operator deletes the ledger. If the end of a ledger cannot be found, an operator
-closes the ledger with ``ledgerlog ledger recover --accept-loss``.
+To give the entries up, an operator deletes the ledger, and accepts the loss of the last restore if the ledger
+is from before it. If the end of a ledger cannot be found, an operator closes the ledger with ``ledgerlog
+ledger recover --accept-loss``.
 
 While ledgers stay in limbo, a log line names them, with the reason and the bookies that each one waits for.
 The bookie writes the line at once, again if the text changes, and in any case every ``LIMBO_TELL_S`` seconds.
