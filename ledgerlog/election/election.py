@@ -520,6 +520,8 @@ class _Stand:
             if await pool.reaches(missing.bookies, missing.needed):
                 core.on_better(term, missing)
                 self._wake.set()
+            else:
+                core.on_no_better()
             await trio.sleep(REACH_LOST_S)
 
     # --- the leadership -----------------------------------------------------------------------

@@ -483,6 +483,19 @@ def test_an_answer_to_one_offer_is_none_to_a_later_offer_of_the_same_term() -> N
     assert core.need(0) is ElectionNeed.CLAIM
 
 
+@pytest.mark.parametrize("how", ["loses the bookies", "leaves"])
+def test_an_answer_to_an_offer_lasts_only_as_long_as_it_is_true(how: str) -> None:
+    """While the store is away, nobody takes the term. Then it is too late."""
+    core = registered(OFFERED, "other")
+    core.on_better(7, LACK)
+    assert core.need(0) is ElectionNeed.CLAIM
+    if how == "leaves":
+        core.leave()
+    else:
+        core.on_no_better()
+    assert core.need(1e9) is ElectionNeed.WAIT
+
+
 def test_an_answer_to_an_offer_is_none_once_the_same_offer_is_made_again() -> None:
     core = registered(OFFERED, "other")
     core.on_better(7, LACK)

@@ -345,6 +345,10 @@ class Candidacy:
         """Note that we reach enough of the bookies in this offer of the holder of this term."""
         self._better = term, offer
 
+    def on_no_better(self) -> None:
+        """Note that we do not reach these bookies any more."""
+        self._better = None
+
     # --- leading ------------------------------------------------------------------------------
 
     def _lead(self, term: int) -> None:
@@ -365,7 +369,7 @@ class Candidacy:
             The record to write at ``version``. If you write it, the next leader need not wait until our
             session ends. None if the record does not name us.
         """
-        self.leading = self.lost = self._claimed = self._out_of_reach = None
+        self.leading = self.lost = self._claimed = self._out_of_reach = self._better = None
         if self.me is not None:
             self._former |= {self.me}
         record = self.record
