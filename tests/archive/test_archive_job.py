@@ -16,7 +16,7 @@ import ledgerlog.archive
 from ledgerlog.archive import file_reader
 from ledgerlog.archive.destinations import Destination
 from ledgerlog.archive.file_reader import ArchiveFile, FileCheck
-from ledgerlog.archive.jobs.archiver import LATE
+from ledgerlog.archive.jobs.archiver import LATE, Archiver
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
@@ -40,6 +40,7 @@ from ledgerlog.meta.backup import save
 from ledgerlog.meta.backup_file import open_backup, write_backup
 from ledgerlog.meta.memory import Content
 from ledgerlog.meta.restore import accept_loss, restore
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import ledger_path, log_record_path
 from ledgerlog.model.restoration import EPOCH_MS
@@ -566,15 +567,21 @@ async def test_a_copy_that_was_held_up_for_a_day_is_not_recorded(tmp_path: Path)
         assert await archived(client, log) == []
 
 
+async def with_copies_to_give_up(client: Client, where: Path) -> tuple[Log, Archiver, ArchivedFile, int]:
+    """A log with two archived ledgers, and the first one whose copies a job would let bookies delete."""
+    log = await new_log(client)
+    await fill(log, 5, 4)
+    await archive(client, where, keep_copies_s=DAY_S)
+    job = await archiver_of(client, where)
+    (record, ledger_id), *_ = job.plan(await job.look()).give_up
+    return log, job, record, ledger_id
+
+
 async def test_a_ledger_that_is_archived_anew_waits_anew_though_its_record_has_the_version_of_the_old_one(
     tmp_path: Path,
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        log = await new_log(client)
-        await fill(log, 5, 4)
-        await archive(client, tmp_path, keep_copies_s=DAY_S)
-        job = await archiver_of(client, tmp_path)
-        (record, ledger_id), *_ = job.plan(await job.look()).give_up
+        log, job, record, ledger_id = await with_copies_to_give_up(client, tmp_path)
 
         async def withdraw_and_copy() -> None:
             remove(path_of(record))
@@ -591,11 +598,7 @@ async def test_a_record_that_is_made_anew_is_not_withdrawn_though_it_has_the_ver
     tmp_path: Path,
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        log = await new_log(client)
-        await fill(log, 5, 4)
-        await archive(client, tmp_path, keep_copies_s=DAY_S)
-        job = await archiver_of(client, tmp_path)
-        (record, ledger_id), *_ = job.plan(await job.look()).give_up
+        log, job, record, ledger_id = await with_copies_to_give_up(client, tmp_path)
         remove(path_of(record))
 
         async def withdraw_and_copy(path: str) -> None:

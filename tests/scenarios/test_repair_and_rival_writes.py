@@ -182,6 +182,15 @@ async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -
         assert (await slow.ledgers.metadata(writer.ledger_id)) == stored
 
 
+async def closed_with_a_lost_bookie(cluster: MemoryCluster, owner: LedgerClient) -> LedgerWriter:
+    """The writer of a closed ledger of five entries whose first bookie is lost."""
+    writer = await owner.ledgers.create(replication=R332)
+    await writer.append_many([payload(n) for n in range(5)])
+    await writer.close()
+    await cluster.bookies[writer.metadata.last_fragment.ensemble[0]].kill(session_s=0)
+    return writer
+
+
 @pytest.mark.parametrize("how", ["lost", "drained"])
 async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock: MockClock, how: str) -> None:
     """The bookie leaves between the worker's last look at it and the write. A process that asks later which
@@ -192,11 +201,8 @@ async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock:
         party(cluster, "owner") as (owner, _),
         party(cluster, "worker") as (worker, crossed),
     ):
-        writer = await owner.ledgers.create(replication=R332)
-        await writer.append_many([payload(n) for n in range(5)])
-        await writer.close()
+        writer = await closed_with_a_lost_bookie(cluster, owner)
         named = writer.metadata.last_fragment.ensemble
-        await cluster.bookies[named[0]].kill(session_s=0)
         spares = [bookie.bookie_id for bookie in cluster.spares(named)]
         left: list[str] = []
 
@@ -232,11 +238,8 @@ async def test_a_new_bookie_that_has_registered_anew_since_it_got_its_copies_is_
         party(cluster, "owner") as (owner, _),
         party(cluster, "worker") as (worker, _),
     ):
-        writer = await owner.ledgers.create(replication=R332)
-        await writer.append_many([payload(n) for n in range(5)])
-        await writer.close()
+        writer = await closed_with_a_lost_bookie(cluster, owner)
         named = writer.metadata.last_fragment.ensemble
-        await cluster.bookies[named[0]].kill(session_s=0)
         (spare,) = cluster.spares(named)
         path = writable_path(spare.bookie_id)
 
