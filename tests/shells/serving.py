@@ -64,6 +64,7 @@ class Machine:
     labels: dict[str, str] = attrs.Factory(dict)
     ledgers: dict[int, LedgerMetadata] = attrs.Factory(lambda: {e: ledger(e) for e in range(200)})
     """The ledgers that exist in the metadata store as soon as the bookie serves."""
+    repair_damage: bool = False
     prover: Prover | None = None
     """Who the bookie is, and whom it serves. None: nobody, in an open cluster."""
 
@@ -88,6 +89,7 @@ class Machine:
                 disk=self.disk,
                 indexes=self.indexes,
                 prover=self.prover,
+                repair_damage=self.repair_damage,
             ) as node,
         ):
             for number, metadata in self.ledgers.items():

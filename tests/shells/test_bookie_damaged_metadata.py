@@ -10,7 +10,12 @@ import trio
 from serving import SMALL, Bookie, Machine, ledger
 from trio.testing import MockClock
 
+from bookie.core.loss_marks import LossMarks
+from bookie.server.phase_one import settle_marks
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.directory import StorageDirectory
 from ledgerlog.errors import MetadataUnavailable, StorageCorrupt
+from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import READ_ONLY_BOOKIES, ledger_path
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
 
@@ -64,9 +69,20 @@ async def test_a_registration_that_meets_damage_of_the_metadata_store_is_renewed
 async def test_damage_of_the_metadata_store_is_not_taken_for_damage_of_the_directory(
     machine: Machine, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The store is damaged when the repair reads it. The repair would set the directory's files aside."""
     async with machine.bookie() as bookie:
         await with_two_ledgers(bookie)
-    monkeypatch.setattr(FaultyStore, "_carry", lambda _, call, act: damaged(call, act))
+    assert isinstance(machine.disk, MemoryDisk)
+    files = set(machine.disk.files)
+
+    async def settle(store: MetadataStore, directory: StorageDirectory) -> LossMarks:
+        monkeypatch.setattr(FaultyStore, "_carry", lambda _, call, act: damaged(call, act))
+        await store.sync()
+        return await settle_marks(store, directory)
+
+    monkeypatch.setattr("bookie.server.repairing.settle_marks", settle)
     with pytest.raises(MetadataUnavailable, match="a row fails its checksum"):
-        async with machine.bookie():
+        async with attrs.evolve(machine, repair_damage=True).bookie():
             pass
+    assert {path for path in machine.disk.files if path.endswith(".damaged")} == set()
+    assert files <= set(machine.disk.files)
