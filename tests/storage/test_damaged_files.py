@@ -26,6 +26,7 @@ from bookie.storage.index.index import MemoryIndexes
 from bookie.storage.upkeep.collector import DeletionOracle
 from bookie.storage.upkeep.rebuild import rebuild_index
 from bookie.storage.upkeep.salvage import drop_set_aside, salvage
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S
@@ -256,30 +257,54 @@ async def test_a_file_is_compacted_once_the_index_can_be_read_again(machine: Mac
     await machine.check_all()
 
 
-async def test_a_compaction_that_finds_no_room_reads_none_of_its_files(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = machine.files()[0]
-    machine.disk.files[path][machine.size(path) - 5] ^= 0x40
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The files that were read whole."""
     looked_at: list[int] = []
     read_contents = FileContents.read
 
-    async def noted(self: FileContents, row: FileRow) -> FileRuns:
+    async def noted(self: FileContents, row: FileRow, *, pace: Pace | None = None) -> FileRuns:
         looked_at.append(row.file)
-        return await read_contents(self, row)
+        return await read_contents(self, row, pace=pace)
 
-    async def full(self: Ballast, size: int) -> None:
-        raise DiskFull("no room")
+    monkeypatch.setattr(FileContents, "read", noted)
+    return looked_at
 
+
+async def no_room(self: Ballast, size: int) -> None:
+    raise DiskFull("no room")
+
+
+async def test_a_compaction_that_finds_no_room_reads_none_of_its_files(
+    machine: Machine, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.running() as engine:
+        await engine.compactor.compact(is_eventual=True)
+        await delete(machine, engine, 1, 3)
+        looked_at.clear()
+        with monkeypatch.context() as patches:
+            patches.setattr(Ballast, "check", no_room)
+            await engine.compactor.compact(is_eventual=True)
+        assert looked_at == []
+        await engine.compactor.compact(is_eventual=True)
+        assert looked_at
+    await machine.check_all()
+
+
+async def test_a_damaged_file_is_read_whatever_room_its_old_size_would_need(
+    machine: Machine, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Perhaps most of it is stored again elsewhere, and the new log is far smaller."""
+    path = machine.files()[0]
+    machine.disk.files[path][machine.size(path) - 5] ^= 0x40
     async with machine.running() as engine:
         await engine.scrubber.scrub()
-        monkeypatch.setattr(FileContents, "read", noted)
+        looked_at.clear()
         with monkeypatch.context() as patches:
-            patches.setattr(Ballast, "check", full)
+            patches.setattr(Ballast, "check", no_room)
             await engine.compactor.compact(is_eventual=False)
-        assert looked_at == []
-        await engine.compactor.compact(is_eventual=False)
         assert looked_at
+        await engine.compactor.compact(is_eventual=False)
         assert path not in machine.disk.files
     await machine.check_all()
 
