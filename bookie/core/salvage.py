@@ -50,8 +50,10 @@ from ledgerlog.limits import FRAME_BYTES_MAX, KIB
 
 _NUMBER = struct.Struct("<Q")
 _NUMBER_AT = 16
-_HEAD_BEGINS = re.compile(b"[%c%c%c]\0\0\0" % (ADD, LEDGER, REPLACES))
-"""How the head of a record begins: its kind and three zero bytes. No fact comes from a FOOTER."""
+_KINDS = (ADD, LEDGER, REPLACES)
+"""The kinds of the records that give facts. No fact comes from a FOOTER."""
+_HEAD_BEGINS = re.compile(b"[%c%c%c]\0\0\0" % _KINDS)
+"""How the head of such a record begins: its kind and three zero bytes."""
 _STEP_BYTES = 256 * KIB
 """About how many bytes are searched or verified in vain before ``log_facts`` yields None."""
 _TRY_BYTES = 128
@@ -119,18 +121,24 @@ def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact 
     run.
     """
     at, in_vain = LOG_HEADER_BYTES, 0
+    # Whether a whole record, or the file's header, ends at ``at``. Then a head begins here, whatever its zero
+    # bytes are now: no checksum covers them.
+    is_next = True
     known: set[int] = set()
     while at + HEAD_BYTES <= len(image):
         if in_vain >= _STEP_BYTES:
             in_vain = 0
             yield None
-        found = _HEAD_BEGINS.search(image, at, at + _STEP_BYTES)
-        if found is None:
-            at += _STEP_BYTES - 3  # A head may begin in the last three bytes.
-            in_vain = _STEP_BYTES
-            continue
-        in_vain += found.start() - at + _TRY_BYTES
-        at = found.start()
+        if not is_next:
+            found = _HEAD_BEGINS.search(image, at, at + _STEP_BYTES)
+            if found is None:
+                at += _STEP_BYTES - 3  # A head may begin in the last three bytes.
+                in_vain = _STEP_BYTES
+                continue
+            in_vain += found.start() - at
+            at = found.start()
+        is_next = False
+        in_vain += _TRY_BYTES
         body = _possible_body(image, at)
         if body is None:
             at += 1
@@ -141,7 +149,7 @@ def log_facts(image: memoryview, header: LogHeader, path: str) -> Iterator[Fact 
             at += 1
             continue
         fact = log_fact(head.kind, at + HEAD_BYTES, body, file=-header.number, path=path)
-        at, in_vain = at + HEAD_BYTES + head.length, 0
+        at, in_vain, is_next = at + HEAD_BYTES + head.length, 0, True
         if isinstance(fact, LoggedLedger):
             known.add(fact.ledger_id)
         elif isinstance(fact, Add) and fact.run.ledger_id not in known:
@@ -156,6 +164,8 @@ def _possible_body(image: memoryview, at: int) -> bytes | None:
     if at + HEAD_BYTES > len(image):
         return None
     kind, length, _ = decode_head(image, at)
+    if kind not in _KINDS:
+        return None
     body = image[at + HEAD_BYTES : at + HEAD_BYTES + length]
     if len(body) != length:
         return None

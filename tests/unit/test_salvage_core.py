@@ -131,6 +131,16 @@ def test_a_record_is_found_at_each_place_after_damage() -> None:
         assert log.entries() == [0, 2]
 
 
+@pytest.mark.parametrize("pad", [1, 2, 3])
+def test_a_record_whose_head_has_a_byte_that_should_be_zero_is_found_after_a_whole_record(pad: int) -> None:
+    """No checksum covers these bytes, so the record is sound."""
+    log = Log([b"x", b"y", b"z"])
+    for offset in (LOG_HEADER_BYTES, *log.offsets):
+        log.content[offset + pad] = 0x40
+    assert Replaces(FileSet.of([1, 2])) in log.facts()
+    assert log.entries() == [0, 1, 2]
+
+
 def test_a_search_that_finds_nothing_pauses_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     for content in (bytes(4 * MIB), heads(64) * (128 * KIB)):
         log = Log([b"x"])
