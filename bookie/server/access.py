@@ -36,7 +36,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import attrs
@@ -64,8 +64,9 @@ _CONFIRM_EVERY_S = 1.0
 _AWAY_S = 1.0
 _LOOKS_AT_ONCE = 16
 
-Looks = Callable[[], Sequence[trio.CapacityLimiter]]
-"""Returns the limiters to hold during a question to the store, in the order in which to take them."""
+Looks = Callable[[], Iterable[trio.CapacityLimiter]]
+"""Returns the limiters to hold during a question to the store, in the order in which to take them. Take each
+before you ask for the next: what is chosen next may depend on the room that is left then."""
 
 
 class _Away(Exception):

@@ -45,7 +45,7 @@ reads never keeps a new leader from taking over. Fences and recovery reads still
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import attrs
 import trio
@@ -178,26 +178,35 @@ class Party:
             return self.own, self.of_principal, self.reserve
         return None
 
-    def reply_budgets(self, count: int, *, is_urgent: bool) -> tuple[ByteBudget, ...]:
-        """Return the budgets from which to take ``count`` bytes, in this order."""
+    def reply_budgets(self, count: int, *, is_urgent: bool) -> Iterator[ByteBudget]:
+        """Yield the budgets from which to take ``count`` bytes, in this order. Take the bytes from each
+        before you ask for the next: the last is chosen by the room that is left then."""
+        yield self.own.reply_budget
+        yield self.of_principal.reply_budget
         last = self.everybody.reply_budget
         if (is_urgent or self.is_bookie) and not last.has_room_for(count):
             last = self.reserve.reply_budget
-        return self.own.reply_budget, self.of_principal.reply_budget, last
+        yield last
 
-    def large_frame_limiters(self) -> tuple[trio.CapacityLimiter, ...]:
-        """Return the limiters that one more large frame must hold, in this order."""
+    def large_frame_limiters(self) -> Iterator[trio.CapacityLimiter]:
+        """Yield the limiters that one more large frame must hold, in this order. Acquire each before you ask
+        for the next, as in ``reply_budgets``."""
+        yield self.own.large_frames
+        yield self.of_principal.large_frames
         last = self.everybody.large_frames
         if self.is_bookie and not last.available_tokens:
             last = self.reserve.large_frames
-        return self.own.large_frames, self.of_principal.large_frames, last
+        yield last
 
-    def look_limiters(self) -> tuple[trio.CapacityLimiter, ...]:
-        """Return the limiters that one more question to the metadata store must hold, in this order."""
+    def look_limiters(self) -> Iterator[trio.CapacityLimiter]:
+        """Yield the limiters that one more question to the metadata store must hold, in this order. Acquire
+        each before you ask for the next, as in ``reply_budgets``."""
+        yield self.own.looks
+        yield self.of_principal.looks
         last = self.everybody.looks
         if self.is_bookie and not last.available_tokens:
             last = self.reserve.looks
-        return self.own.looks, self.of_principal.looks, last
+        yield last
 
 
 class FairShares:

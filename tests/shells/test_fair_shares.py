@@ -151,23 +151,44 @@ def test_when_all_reply_bytes_are_taken_recovery_and_bookies_still_find_some() -
     fair = FairShares()
     fair.everybody.reply_budget.charge(limits.BOOKIE_REPLY_BYTES)
     late, bookie = fair.enter("late", BOB), fair.enter("bookie", BOOKIE)
-    assert late.reply_budgets(1000, is_urgent=False)[-1] is fair.everybody.reply_budget
-    assert late.reply_budgets(1000, is_urgent=True)[-1] is fair.reserve.reply_budget
-    assert bookie.reply_budgets(1000, is_urgent=False)[-1] is fair.reserve.reply_budget
+    assert list(late.reply_budgets(1000, is_urgent=False))[-1] is fair.everybody.reply_budget
+    assert list(late.reply_budgets(1000, is_urgent=True))[-1] is fair.reserve.reply_budget
+    assert list(bookie.reply_budgets(1000, is_urgent=False))[-1] is fair.reserve.reply_budget
 
 
 async def test_when_all_large_frames_and_questions_are_taken_a_bookie_still_finds_a_place() -> None:
     fair = FairShares()
     late, bookie = fair.enter("late", BOB), fair.enter("bookie", BOOKIE)
-    assert bookie.large_frame_limiters()[-1] is fair.everybody.large_frames
+    assert list(bookie.large_frame_limiters())[-1] is fair.everybody.large_frames
     for number in range(limits.BOOKIE_LARGE_FRAMES):
         fair.everybody.large_frames.acquire_on_behalf_of_nowait(number)
     for number in range(limits.BOOKIE_LOOKS):
         fair.everybody.looks.acquire_on_behalf_of_nowait(number)
-    assert bookie.large_frame_limiters()[-1] is fair.reserve.large_frames
-    assert bookie.look_limiters()[-1] is fair.reserve.looks
-    assert late.large_frame_limiters()[-1] is fair.everybody.large_frames
-    assert late.look_limiters()[-1] is fair.everybody.looks
+    assert list(bookie.large_frame_limiters())[-1] is fair.reserve.large_frames
+    assert list(bookie.look_limiters())[-1] is fair.reserve.looks
+    assert list(late.large_frame_limiters())[-1] is fair.everybody.large_frames
+    assert list(late.look_limiters())[-1] is fair.everybody.looks
+
+
+def test_the_reserve_is_chosen_by_the_room_that_is_left_after_the_wait_for_the_places_of_the_party() -> None:
+    fair = FairShares()
+    bookie = fair.enter("bookie", BOOKIE)
+    budgets, frames, looks = (
+        iter(bookie.reply_budgets(1000, is_urgent=False)),
+        iter(bookie.large_frame_limiters()),
+        iter(bookie.look_limiters()),
+    )
+    assert [next(budgets), next(budgets)] == [bookie.own.reply_budget, bookie.of_principal.reply_budget]
+    assert [next(frames), next(frames)] == [bookie.own.large_frames, bookie.of_principal.large_frames]
+    assert [next(looks), next(looks)] == [bookie.own.looks, bookie.of_principal.looks]
+    fair.everybody.reply_budget.charge(limits.BOOKIE_REPLY_BYTES)
+    fair.everybody.large_frames.total_tokens = fair.everybody.looks.total_tokens = 0
+    reserve = fair.reserve
+    assert (next(budgets), next(frames), next(looks)) == (
+        reserve.reply_budget,
+        reserve.large_frames,
+        reserve.looks,
+    )
 
 
 def test_one_principal_has_three_quarters_of_the_connections_and_the_last_are_for_bookies() -> None:
