@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
+from ledgerlog.errors import MetadataCorrupt
 from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import Cookie
@@ -24,28 +27,46 @@ from ledgerlog.model.repair import Draining
 logger = logging.getLogger(__name__)
 
 
-async def follow_draining(
-    store: MetadataStore, cookie: Cookie, set_read_only: Callable[[bool], None]
-) -> None:
-    """Tell ``set_read_only`` at each change whether an operator wants the bookie emptied. This never returns.
+class DrainingWatch:
+    """Tells ``set_read_only`` at each change whether an operator wants the bookie emptied.
 
     If the store cannot be reached or its record is damaged, the last valid answer holds.
     """
-    path = draining_path(cookie.bookie_id)
-    is_draining = False
 
-    async def look() -> None:
-        nonlocal is_draining
-        node = await store.get(path)
+    def __init__(self, store: MetadataStore, cookie: Cookie, set_read_only: Callable[[bool], None]) -> None:
+        self._store = store
+        self._cookie = cookie
+        self._path = draining_path(cookie.bookie_id)
+        self._set_read_only = set_read_only
+        self._is_draining = False
+
+    async def begin(self) -> None:
+        """Look for the first time. Call it before the bookie is registered, so that a bookie that is being
+        emptied is never registered as writable.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+            SessionExpired: The session ended.
+        """
+        with suppress(MetadataCorrupt):  # ``run`` finds and logs it.
+            await self._look()
+
+    async def run(self) -> NoReturn:
+        """Look at each change, until cancelled."""
+        what = (
+            f"bookie={self._cookie.bookie_id}: it is not known whether an operator wants the bookie emptied"
+        )
+        await follow(self._store, self._path, self._look, what=what, log=logger)
+
+    async def _look(self) -> None:
+        cookie = self._cookie
+        node = await self._store.get(self._path)
         is_wanted = (
             node is not None
             and Draining.decode_untrusted(node.value, cookie.bookie_id).instance == cookie.instance
         )
-        if is_wanted != is_draining:
+        if is_wanted != self._is_draining:
             what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
             logger.warning("bookie=%s: %s", cookie.bookie_id, what)
-            is_draining = is_wanted
-            set_read_only(is_wanted)
-
-    what = f"bookie={cookie.bookie_id}: it is not known whether an operator wants the bookie emptied"
-    await follow(store, path, look, what=what, log=logger)
+            self._is_draining = is_wanted
+            self._set_read_only(is_wanted)

@@ -60,7 +60,7 @@ from bookie.server.access import AccessControl
 from bookie.server.corruption import CorruptionRepair
 from bookie.server.deletion_oracle import MetadataDeletionOracle
 from bookie.server.disk_watch import DiskWatch
-from bookie.server.draining import follow_draining
+from bookie.server.draining import DrainingWatch
 from bookie.server.generations import Generations, RandomBytes
 from bookie.server.identity import establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
@@ -414,6 +414,7 @@ async def _serving(
 ) -> AsyncIterator[None]:
     server, registration = node.server, node._registration
     served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
+    draining = DrainingWatch(store, node.cookie, partial(node.set_read_only, wanted_by="draining"))
 
     async def serve() -> None:
         await server.serve(listener)
@@ -428,6 +429,7 @@ async def _serving(
 
     try:
         await watch.look()  # So a bookie that starts on a full disk is never registered as writable.
+        await draining.begin()
         await registration.register()
     except BaseException:
         listener.close()
@@ -442,9 +444,7 @@ async def _serving(
             service.start_soon(task)
         service.start_soon(node.corruption_repair.run)
         service.start_soon(watch.run)
-        service.start_soon(
-            follow_draining, store, node.cookie, partial(node.set_read_only, wanted_by="draining")
-        )
+        service.start_soon(draining.run)
         tell(
             logger,
             BOOKIE_SERVING,

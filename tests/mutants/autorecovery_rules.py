@@ -465,7 +465,7 @@ MUTANTS = (
     mutant(
         "draining_is_followed_by_whoever_has_the_id",
         "rule 4",
-        "follow_draining",
+        "DrainingWatch._look",
         "Draining.decode_untrusted(node.value, cookie.bookie_id).instance == cookie.instance",
         "Draining.decode_untrusted(node.value, cookie.bookie_id).instance != ''",
         f"{_EMPTYING}::test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another",

@@ -14,7 +14,7 @@ from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import CookieMismatch, InvalidArgument
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.metadata import LedgerRegistry
-from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.layout import draining_path, ledger_path, read_only_path, writable_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.core.audit import named_bookies
@@ -181,6 +181,30 @@ async def test_an_emptied_bookie_may_be_kept_after_all(clock: MockClock) -> None
         assert await queue.keep("b1")
         await eventually(lambda: not cluster.bookies["b1"].node.is_read_only)
         assert not await queue.keep("b1")
+
+
+async def test_who_starts_while_it_is_to_be_emptied_is_never_registered_as_writable(clock: MockClock) -> None:
+    async with open_cluster(bookies=1) as cluster, cluster.client() as client:
+        queue, bookie = await set_up(client), cluster.bookies["b1"]
+        await queue.drain("b1")
+        await bookie.stop()
+        store = client.opened.store
+        async with store.watch(writable_path("b1")) as watch:
+            await bookie.start()
+            assert bookie.node.is_read_only
+            assert await store.get(read_only_path("b1")) is not None
+            with trio.move_on_after(60) as patience:
+                await watch.wait()
+            assert patience.cancelled_caught
+
+
+async def test_a_damaged_request_to_empty_a_bookie_does_not_keep_it_from_starting(clock: MockClock) -> None:
+    async with open_cluster(bookies=1) as cluster, cluster.client() as client:
+        bookie = cluster.bookies["b1"]
+        await bookie.stop()
+        await client.opened.store.create(draining_path("b1"), b"damaged")
+        await bookie.start()
+        assert not bookie.node.is_read_only
 
 
 async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another(clock: MockClock) -> None:

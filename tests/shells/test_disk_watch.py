@@ -122,7 +122,7 @@ async def test_who_starts_on_a_full_disk_is_never_registered_as_writable(clock: 
         bookie = await bounded(cluster, "b1")
         await bookie.stop()
         bookie.disk.capacity_bytes = CAPACITY - free(bookie) + MIB
-        async with bookie.store.watch(writable_path("b1")) as watch:
+        async with client.opened.store.watch(writable_path("b1")) as watch:
             await bookie.start()
             assert await registered(bookie) == (False, True)
             with trio.move_on_after(60) as patience:
