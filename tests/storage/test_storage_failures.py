@@ -238,6 +238,35 @@ async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_
         assert (await engine.fence(ledger + 1, KEY)).status is Status.OK
 
 
+@pytest.mark.parametrize("journal_write_data", [True, False])
+async def test_the_reserve_of_a_full_disk_also_has_room_for_records(
+    disk: FaultyDisk, journal_write_data: bool
+) -> None:
+    """Tiny adds reach the most records of a segment long before its bytes are used."""
+    config = evolve(SMALL, segment_records_max=20, journal_write_data=journal_write_data)
+    async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        disk.faults = [IS_FULL]
+        position: int | Status = 0
+        at = 0
+        while not isinstance(position, Status):
+            position = engine.add(*add_frame(1, [at], [b""]))
+            await engine.wait_room()
+            at += 1
+        assert position is Status.DISK_FULL
+        for count in range(config.segment_records_max):
+            assert not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status), count
+            at += 1
+        assert (await engine.fence(1, KEY)).status is Status.OK
+        while not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status):
+            at += 1
+            assert at < 2 * config.arenas * config.segment_records_max, "each record costs memory"
+        disk.faults.clear()
+        while engine.statistics()["is_disk_full"]:
+            await wait_all_tasks_blocked()
+        assert len(await read_all(engine, 1)) == at - 1
+
+
 async def fill(engine: Engine) -> int:
     """Use up all the room there is, the reserve for fences included; a ledger id that was not used."""
     await engine.wait_room()

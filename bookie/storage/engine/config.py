@@ -70,7 +70,8 @@ class StorageConfig:
     """About how many bytes one sync covers at most."""
     segment_records_max: int = 128 * 1024
     """The most records in a segment. After so many, the journal begins the next segment even if there is room
-    left, because each record costs memory."""
+    left, because each record costs memory. While the disk is full, fences and recovery may add as many
+    again."""
     ledgers_max: int = 32 * 1024
     """Number of ledger states that stay in memory."""
     journal_write_data: bool = True

@@ -115,11 +115,11 @@ class WriteCache:
     @property
     def has_room(self) -> bool:
         """Whether a batch of adds has room now."""
-        return self._next is not None or self._fits(2 * self._frame_bytes_max)
+        return self._next is not None or self._fits(2 * self._frame_bytes_max, self._records_max)
 
-    def _fits(self, length: int) -> bool:
+    def _fits(self, length: int, records_max: int) -> bool:
         active = self._active
-        return len(active.image.view) - active.used >= length and len(active.runs) < self._records_max
+        return len(active.image.view) - active.used >= length and len(active.runs) < records_max
 
     def append(self, raw: bytes | memoryview) -> tuple[int, int] | None:
         """Copy a frame into memory.
@@ -128,7 +128,9 @@ class WriteCache:
             The number of the arena and the frame's offset in it, or None if there is no room now.
         """
         length = len(raw)
-        if not self._fits(length) and not self._roll():
+        has_room = self._fits(length, self._records_max) or self._roll()
+        # While the disk is full, only recovery adds, and there is a reserve for it, as in the journal.
+        if not has_room and not (self.is_disk_full and self._fits(length, 2 * self._records_max)):
             return None
         active = self._active
         at = active.used

@@ -22,7 +22,8 @@ that write is ever acknowledged.
 ``has_room`` turns false earlier: it is true only if a next segment is ready, or if the current one has space
 for two of the largest frames. So in ordinary operation no add is refused. If the disk has no room for another
 segment, ``is_disk_full`` is true and ``run_supply`` tries again from time to time. Until it succeeds,
-ordinary adds are refused. The rest of the existing segments is the reserve for fences and recovery.
+ordinary adds are refused. The rest of the existing segments is the reserve for fences and recovery. It also
+has room for ``segment_records_max`` records, however many the current segment has.
 
 **Small beginnings** (``StorageConfig.first_segment_bytes``). If the current segment is a small one, the next
 segment is made only when an add would use more than half of the current one (``has_room_for``). Then adds
@@ -134,9 +135,11 @@ class Journal:
             The offset of the body in ``active``, or None if there is no room now.
         """
         commit = self.commit
-        if self.active.records >= self._config.segment_records_max and not commit.leave_segment():
+        records, records_max = self.active.records, self._config.segment_records_max
+        if records >= records_max and not commit.leave_segment():
             self._want_next()
-            return None
+            if not self.is_disk_full or records >= 2 * records_max:
+                return None
         offset = commit.append(kind, body)
         if commit.image is not self.active.image:
             self._roll()
