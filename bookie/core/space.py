@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 
 import attrs
 
@@ -134,15 +135,16 @@ class SpaceUse:
     live_bytes: int = 0
     """The bytes of the runs whose ledgers exist, in all files."""
 
-    @classmethod
-    def of(cls, segments: Sequence[FileRow], logs: Sequence[FileRow]) -> SpaceUse:
-        """Add up the rows of files."""
-        return cls(
-            len(segments),
-            sum(row.run_bytes for row in segments),
-            len(logs),
-            sum(row.run_bytes for row in logs),
-            sum(row.live_bytes for row in (*segments, *logs)),
+    def plus(self, rows: Sequence[FileRow]) -> SpaceUse:
+        """Return the sums with the rows of more files."""
+        segments = [row for row in rows if row.file > 0]
+        segment_bytes = sum(row.run_bytes for row in segments)
+        return SpaceUse(
+            self.segments + len(segments),
+            self.segment_bytes + segment_bytes,
+            self.entry_logs + len(rows) - len(segments),
+            self.entry_log_bytes + sum(row.run_bytes for row in rows) - segment_bytes,
+            self.live_bytes + sum(row.live_bytes for row in rows),
         )
 
 
@@ -163,29 +165,50 @@ ROTTEN = "rotten"
 _REASONS = ("dead", "foreign", "sparse", "small", "wasteful")
 
 
-def next_job(rows: Iterable[FileRow], policy: SpacePolicy, *, is_eventual: bool) -> Job | None:
-    """Return the next files to rewrite, or None if there are none.
+class JobSearch:
+    """Finds the next files to rewrite. It takes the rows in pieces, so that the caller can let other tasks
+    run between two of them.
 
     Args:
-        rows: All files that may be touched.
         policy: The thresholds.
         is_eventual: Whether to include wasteful files.
     """
-    found: dict[str, list[FileRow]] = defaultdict(list)
-    for row in rows:
-        reason = policy.reason(row, is_eventual=is_eventual)
-        if reason is not None:
-            found[reason].append(row)
-    for reason in _REASONS:
-        candidates = found[reason]
-        if reason == "small":
-            chosen = _small_ones(candidates, policy)
-        else:
-            candidates.sort(key=lambda row: (row.live_bytes / max(1, row.run_bytes), abs(row.file)))
-            chosen = _fitting(candidates, policy)
-        if chosen:
-            return Job(reason, tuple(chosen))
-    return None
+
+    def __init__(self, policy: SpacePolicy, *, is_eventual: bool) -> None:
+        self._policy = policy
+        self._is_eventual = is_eventual
+        self._found: dict[str, list[FileRow]] = defaultdict(list)
+
+    def take(self, rows: Iterable[FileRow]) -> None:
+        """Take the rows of some files that may be touched."""
+        for row in rows:
+            reason = self._policy.reason(row, is_eventual=self._is_eventual)
+            if reason is not None:
+                self._found[reason].append(row)
+        for reason, candidates in self._found.items():
+            if reason != "small" and len(candidates) > _most(self._policy):
+                self._found[reason] = nsmallest(_most(self._policy), candidates, key=_share_and_number)
+
+    def job(self) -> Job | None:
+        """Return the job for the files that were taken, or None if there is none."""
+        for reason in _REASONS:
+            candidates = self._found[reason]
+            if reason == "small":
+                chosen = _small_ones(candidates, self._policy)
+            else:
+                chosen = _fitting(sorted(candidates, key=_share_and_number), self._policy)
+            if chosen:
+                return Job(reason, tuple(chosen))
+        return None
+
+
+def _share_and_number(row: FileRow) -> tuple[float, int]:
+    return row.live_bytes / max(1, row.run_bytes), abs(row.file)
+
+
+def _most(policy: SpacePolicy) -> int:
+    """Return the most files in a job."""
+    return 4 * policy.merge_width
 
 
 def _small_ones(candidates: Sequence[FileRow], policy: SpacePolicy) -> list[FileRow]:
@@ -206,7 +229,7 @@ def _fitting(rows: Sequence[FileRow], policy: SpacePolicy) -> list[FileRow]:
     """Return the first rows that fit one log together; at least one row if there is any."""
     chosen: list[FileRow] = []
     size = runs = 0
-    for row in rows[: 4 * policy.merge_width]:
+    for row in rows[: _most(policy)]:
         size += row.live_bytes
         runs += row.runs
         if chosen and (size > policy.log_bytes_max or runs > policy.log_runs_max):

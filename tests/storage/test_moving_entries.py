@@ -27,7 +27,7 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.journal_items import EntryRun
-from bookie.core.rows import MARK_KEY, Change, Row, ledger_of_run_key, log_key, run_key
+from bookie.core.rows import MARK_KEY, Change, FileRow, Row, ledger_of_run_key, log_key, run_key
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.disk.disk import File
@@ -40,7 +40,7 @@ from bookie.storage.upkeep import collector
 from bookie.storage.upkeep.compaction import verify_frame
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
-from ledgerlog.limits import KIB
+from ledgerlog.limits import KIB, MIB
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 from ledgerlog.wire.frame import Status
 
@@ -639,3 +639,56 @@ async def test_a_deletion_that_is_small_in_number_or_in_share_waits_for_nothing(
     assert engine.collector is not None
     oracle.gone = set(range(1, gone + 1))
     assert await engine.collector.collect() == gone
+
+
+# --- looking for a job ----------------------------------------------------------------------------
+
+FILES = [FileRow(-number, MIB, runs=1, run_bytes=MIB, live_bytes=MIB) for number in range(1, 20_001)]
+
+
+async def test_other_tasks_run_while_compaction_looks_at_many_files(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await trio.lowlevel.checkpoint()
+
+    async def logs() -> list[FileRow]:
+        await trio.lowlevel.checkpoint()
+        return FILES
+
+    monkeypatch.setattr(engine.compactor._catalogue, "logs", logs)
+    nursery.start_soon(tick)
+    await trio.lowlevel.checkpoint()
+    before = ticks
+    assert await engine.compactor.compact(is_eventual=True) == 0
+    assert ticks - before >= len(FILES) // 512
+    assert engine.compactor.space.entry_logs == len(FILES)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_file_that_is_held_while_compaction_looks_at_others_is_left_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    dead = FileRow(-1, MIB, runs=1, run_bytes=MIB)
+    compactor = engine.compactor
+    looks: list[int] = []
+
+    async def logs() -> list[FileRow]:
+        await trio.lowlevel.checkpoint()
+        looks.append(len(looks))
+        return [dead, *FILES[1:]]
+
+    async def hold() -> None:
+        for _ in range(len(FILES) // 512 + 20):
+            await trio.lowlevel.checkpoint()
+        compactor.hold(dead.file)
+
+    monkeypatch.setattr(compactor._catalogue, "logs", logs)
+    nursery.start_soon(hold)
+    assert await compactor._next_job(is_eventual=True) is None
+    assert len(looks) == 2, "it had found the file before that was held"

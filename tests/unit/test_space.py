@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from bookie.core.rows import FileRow
-from bookie.core.space import SpacePolicy, next_job
+from bookie.core.space import Job, JobSearch, SpacePolicy, SpaceUse
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import KIB, MIB
 
@@ -16,6 +18,12 @@ def row(
     file: int, *, live: float = 1.0, size: int = 16 * MIB, run: int = 64 * KIB, level: int = 0
 ) -> FileRow:
     return FileRow(file, size, 0, max(1, size // run), size, int(size * live), 3, level)
+
+
+def next_job(rows: list[FileRow], policy: SpacePolicy, *, is_eventual: bool) -> Job | None:
+    search = JobSearch(policy, is_eventual=is_eventual)
+    search.take(rows)
+    return search.job()
 
 
 def files_of(rows: list[FileRow], policy: SpacePolicy = POLICY, *, is_eventual: bool = False) -> list[int]:
@@ -97,3 +105,19 @@ def test_small_files_between_large_ones_are_put_together() -> None:
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument):
         SpacePolicy(**wrong)
+
+
+def test_a_search_that_takes_files_in_pieces_finds_what_one_at_once_finds() -> None:
+    dice = random.Random(1)
+    for _ in range(50):
+        shares = dice.choice(([0.0, 0.1], [0.1, 0.5, 0.9], [0.5, 0.9], [1.0]))
+        rows = [
+            row(-number, live=dice.choice(shares), run=dice.choice((KIB, MIB))) for number in range(1, 200)
+        ]
+        search = JobSearch(POLICY, is_eventual=True)
+        space = SpaceUse()
+        for start in range(0, len(rows), 7):
+            search.take(rows[start : start + 7])
+            space = space.plus(rows[start : start + 7])
+        assert search.job() == next_job(rows, POLICY, is_eventual=True)
+        assert space == SpaceUse().plus(rows)

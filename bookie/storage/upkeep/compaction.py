@@ -34,7 +34,7 @@ the row with the same first id, so they would not find the entries of the other 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 
 import attrs
@@ -44,7 +44,8 @@ from bookie.core import rows
 from bookie.core.file_set import FileSet
 from bookie.core.frames import decode_run
 from bookie.core.journal_items import EntryRun
-from bookie.core.space import ROTTEN, Job, SpacePolicy, SpaceUse, next_job
+from bookie.core.rows import FileRow
+from bookie.core.space import ROTTEN, Job, JobSearch, SpacePolicy, SpaceUse
 from bookie.storage.disk.ballast import Ballast
 from bookie.storage.engine.reader import Resident
 from bookie.storage.entrylog.contents import FileContents
@@ -62,6 +63,8 @@ from ledgerlog.wire.frame import HEADER_BYTES
 logger = logging.getLogger(__name__)
 
 _SCAN_ROWS = 256
+_STEP_FILES = 512
+"""How many files are looked at between two checkpoints."""
 
 
 @attrs.frozen
@@ -198,7 +201,7 @@ class Compactor:
             try:
                 if (job := await self._next_job(is_eventual=is_eventual)) is None:
                     break
-                # There was no await since ``_next_job`` checked that the files are not busy.
+                # There was no checkpoint since ``_next_job`` checked that the files are not busy.
                 self._sources = frozenset(row.file for row in job.sources)
                 await self._do(job)
             except NOT_NOW as trouble:
@@ -216,17 +219,37 @@ class Compactor:
         return done
 
     async def _next_job(self, *, is_eventual: bool) -> Job | None:
-        segments, logs = await self._catalogue.segments(), await self._catalogue.logs()
-        known = (*segments, *logs)
-        self.space = SpaceUse.of(segments, logs)
-        self._look_at_damaged(frozenset(row.file for row in known))
-        found = [row for row in known if row.file not in self.damaged and not self._is_busy(row.file)]
-        for row in found:
-            if row.file in self._suspects:
-                return Job(ROTTEN, (row,))
-        return next_job(found, self._policy, is_eventual=is_eventual)
+        """Return the next job. There is no checkpoint after the check that its files may be touched."""
+        while True:
+            job = await self._look_for_job(is_eventual=is_eventual)
+            if job is None or all(map(self._may_touch, job.sources)):
+                return job
 
-    def _look_at_damaged(self, known: frozenset[int]) -> None:
+    async def _look_for_job(self, *, is_eventual: bool) -> Job | None:
+        known = [*await self._catalogue.segments(), *await self._catalogue.logs()]
+        files: set[int] = set()
+        space = SpaceUse()
+        for start in range(0, len(known), _STEP_FILES):
+            piece = known[start : start + _STEP_FILES]
+            files.update(row.file for row in piece)
+            space = space.plus(piece)
+            await trio.lowlevel.checkpoint()
+        self.space = space
+        self._look_at_damaged(files)
+        search = JobSearch(self._policy, is_eventual=is_eventual)
+        for start in range(0, len(known), _STEP_FILES):
+            found = [row for row in known[start : start + _STEP_FILES] if self._may_touch(row)]
+            for row in found:
+                if row.file in self._suspects:
+                    return Job(ROTTEN, (row,))
+            search.take(found)
+            await trio.lowlevel.checkpoint()
+        return search.job()
+
+    def _may_touch(self, row: FileRow) -> bool:
+        return row.file not in self.damaged and not self._is_busy(row.file)
+
+    def _look_at_damaged(self, known: Set[int]) -> None:
         """Let damaged files be rewritten again if the index no longer names the run that could not be
         read."""
         self._suspects &= known
