@@ -6,6 +6,9 @@ requests, and asks the machine for its chunks. It writes the chunks while the re
 commands. It writes one snapshot at a time. If every replica can read the store (it is *shared*), only the
 leader takes snapshots; otherwise each replica takes its own.
 
+**Too large.** How large a snapshot is turns out only while it is written. So after each snapshot that was too
+large to be stored, the next one is due after twice as many records, until one is stored again.
+
 **Truncation.** Only the leader truncates the log. By default it does so only if the store is shared. It
 truncates up to the offset that the oldest kept snapshot reaches. For example, if two snapshots reach offsets
 1000 and 2000, it truncates before offset 1000. So nothing is lost if the newest snapshot turns out to be
@@ -47,13 +50,16 @@ from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.core.replica import ReplicaCore, RequestTable, text_of
 from ledgerlog.machine.events import EventKind, Listeners
-from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
+from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore, SnapshotTooLarge
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
 
 __all__ = ["SnapshotManager"]
 
 _DAMAGE = (StorageCorrupt, EntryCorrupt, EntryNotFound, LedgerNotFound, WireError)
 """Errors that say that a snapshot is damaged or gone. Another read would raise the same error."""
+
+_DOUBLINGS_MAX = 8
+"""While the state is too large, a snapshot is tried after at most 2 to this power times ``every`` records."""
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +96,8 @@ class SnapshotManager:
     _tried_at: int = 0
     """The offset that the newest snapshot reaches, of the snapshots that this replica began or restored or
     that an earlier leader saved. The next snapshot is due ``every`` records later."""
+    _too_large: int = 0
+    """How many snapshots in a row were too large to be stored."""
     _is_saving: bool = False
     _is_learning: bool = False
     """True until the manager has found out how far the snapshots of earlier leaders reach."""
@@ -134,8 +142,8 @@ class SnapshotManager:
 
     def on_applied(self) -> None:
         """Note that a record was applied, and begin a snapshot if one is due. Not a checkpoint."""
-        store = self.store
-        if store is None or self.core.next_offset - self._tried_at < self.every:
+        store, every = self.store, self.every << min(self._too_large, _DOUBLINGS_MAX)
+        if store is None or self.core.next_offset - self._tried_at < every:
             return
         if self._is_saving or self.nursery is None or (store.is_shared and self.leader is None):
             return
@@ -200,11 +208,15 @@ class SnapshotManager:
         """Save a snapshot; then delete old ones and truncate the log."""
         try:
             info = await store.save(self.log.name, self.log.incarnation, next_offset, stream)
+        except SnapshotTooLarge:
+            self._too_large += 1
+            raise
         finally:
             self._is_saving = False
             self._saved.set()
             self._saved = trio.Event()
         self.taken += 1
+        self._too_large = 0
         self.reaches = max(self.reaches, next_offset)
         self.listeners.tell(EventKind.SNAPSHOT, next_offset)
         try:

@@ -40,7 +40,7 @@ from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
 
-__all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore", "within_limit"]
+__all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore", "SnapshotTooLarge", "within_limit"]
 
 _ENTRY_BYTES = 256 * KIB
 _ENTRIES_AT_ONCE = 16
@@ -121,6 +121,10 @@ class SnapshotStore(Protocol):
         ...
 
 
+class SnapshotTooLarge(StorageError):
+    """A snapshot is not stored, because no replica could restore it."""
+
+
 def within_limit(stream: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the pieces of a snapshot's stream.
 
@@ -128,14 +132,14 @@ def within_limit(stream: Iterable[bytes]) -> Iterator[bytes]:
         stream: The bytes of the snapshot.
 
     Raises:
-        StorageError: The stream is larger than ``limits.REPLICA_SNAPSHOT_BYTES_MAX``. A replica could not
+        SnapshotTooLarge: The stream is larger than ``limits.REPLICA_SNAPSHOT_BYTES_MAX``. A replica could not
             restore it.
     """
     size = 0
     for piece in stream:
         size += len(piece)
         if size > REPLICA_SNAPSHOT_BYTES_MAX:
-            raise StorageError(
+            raise SnapshotTooLarge(
                 f"a snapshot of more than {REPLICA_SNAPSHOT_BYTES_MAX} bytes is not stored: no replica could "
                 "restore it"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -1135,6 +1136,28 @@ async def test_a_state_that_is_too_large_for_a_snapshot_costs_no_older_snapshot_
         await s.leader(leader)
         assert late.replica.statistics().restores == 1
         assert late.replica.digest() == leader.replica.digest()
+
+
+async def test_a_state_that_stays_too_large_for_a_snapshot_is_tried_ever_more_rarely(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "REPLICA_SNAPSHOT_BYTES_MAX", 10_000)
+    async with stage(1, snapshots=True, snapshot_every=5) as s:
+        leader = await s.leader()
+        events = leader.replica.events()
+        await leader.replica.propose(command("set", "large", "x" * 20_000))
+        for number in range(5 * 2**4):
+            await leader.replica.propose(command("set", "small", number))
+        failed = [event async for event in _first(events, 4)]
+        assert [event.kind for event in failed] == [EventKind.SNAPSHOT_FAILED] * 4
+        offsets = [event.offset for event in failed]
+        assert all(b - a >= least for (a, b), least in zip(pairwise(offsets), (10, 20, 40), strict=True))
+        await leader.replica.propose(command("set", "large", ""))
+        while (taken := leader.replica.statistics().snapshots) == 0:
+            await leader.replica.propose(command("set", "small", 0))
+        for number in range(10):
+            await leader.replica.propose(command("set", "small", number))
+        await eventually(lambda: leader.replica.statistics().snapshots > taken)
 
 
 async def test_who_waits_for_a_replica_that_cannot_be_entered_is_told(
