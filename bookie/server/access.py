@@ -9,8 +9,10 @@ it, so most requests need no question to the store:
              they stay in the cache until facts of other ledgers need the room
 
 Each connection has an ``Access``, which remembers the ledgers that the client may use, so the check of a
-later frame is one look into a set. If the rights of a principal change, the bookie empties the sets of the
-principal's connections, ends the long polls of these connections, and decides about their next frames again.
+later frame is one look into a set. The set does not have the ledger's key. So a permission to add or to fence
+is remembered only once the storage knows the ledger: from then on, the storage compares the key. If the
+rights of a principal change, the bookie empties the sets of the principal's connections, ends the long polls
+of these connections, and decides about their next frames again.
 
 **Before a refusal**, the bookie looks again, because a replica of the store may have an old state. The bookie
 syncs the store, and reads the grants or the ledger once more. So a refusal is final, and a refused client
@@ -42,7 +44,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 import attrs
 import trio
 
-from bookie.core.access import LedgerFacts, judge, needs_facts, right_for
+from bookie.core.access import LedgerFacts, judge, must_exist, needs_facts, right_for
 from ledgerlog import limits
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.errors import MetadataUnavailable, StorageError
@@ -96,7 +98,8 @@ class AccessControl:
 
         Args:
             store: The cluster's metadata store.
-            knows: Returns whether the bookie's storage knows a ledger. It may raise StorageError.
+            knows: Returns whether the bookie's storage knows a ledger, and so compares its key. It may raise
+                StorageError.
         """
         self._store = store
         self._knows = knows
@@ -240,6 +243,15 @@ class AccessControl:
             return self._knows(ledger_id)
         except StorageError:
             return True  # The storage itself answers the request, with its error.
+
+    def may_remember(self, header: Header) -> bool:
+        """Whether later requests of the same kind about the ledger need no look at its key here."""
+        if not must_exist(right_for(header.kind, header.flags)):
+            return True
+        try:
+            return self._knows(header.ledger_id)
+        except StorageError:
+            return False
 
     # --- the store ------------------------------------------------------------------------------
 
@@ -396,7 +408,7 @@ class Access:
             return None
         async with self._turn:
             status = await self._control.decide(self, header)
-        if status is None:
+        if status is None and self._control.may_remember(header):
             self._remember(header)
         return status
 

@@ -15,6 +15,7 @@ import trio.testing
 from raw_client import KEY, RawClient
 from serving import Bookie, Machine, ledger
 
+from bookie.core.ledger import BookieLedger
 from bookie.core.request_queue import Line
 from bookie.server.access import AccessControl
 from bookie.server.requests import _line_of
@@ -378,6 +379,29 @@ async def test_a_first_frame_with_a_wrong_key_is_refused_and_leaves_nothing(mach
         assert not bookie.node.engine.knows(LOOSE)
         await client.add(LOOSE, 0, [b"x"])
         await client.acknowledged(2)
+
+
+async def test_a_permission_is_remembered_only_once_the_storage_compares_the_key(machine: Machine) -> None:
+    """The permission is remembered for the ledger, whatever key a later add carries."""
+    async with machine.bookie() as bookie:
+        client, other = await bookie.client(), await bookie.client()
+        bookie.node.set_read_only(True)
+        assert await _add(client, bookie, LOOSE) is Status.READ_ONLY
+        bookie.node.set_read_only(False)
+        await client.add(LOOSE, 0, [b"x"], key=b"w" * 16)
+        assert (await client.receive()).header.status == Status.UNAUTHORIZED
+        assert await _add(other, bookie, LOOSE) is Status.OK
+
+
+async def test_a_ledger_whose_fence_is_under_way_may_be_known_by_another_key_yet(machine: Machine) -> None:
+    async with machine.bookie() as bookie:
+        engine = bookie.node.engine
+        state = BookieLedger(LOOSE, b"w" * 16)
+        engine._ledgers.add(state)
+        assert not engine.knows(LOOSE)
+        engine._ledgers.drop(state)
+        assert (await engine.fence(LOOSE, KEY)).status is Status.OK
+        assert engine.knows(LOOSE)
 
 
 async def test_a_refused_add_has_its_number_and_its_neighbours_are_acknowledged(machine: Machine) -> None:

@@ -375,12 +375,14 @@ class Engine:
         return await self._ledgers.held_from(first, maximum)
 
     def knows(self, ledger_id: int) -> bool:
-        """Return whether the bookie knows the ledger. It still knows a deleted ledger.
+        """Return whether the bookie knows the ledger: its key is in the journal. Until then, a fence under
+        way may still be undone. The bookie still knows a deleted ledger.
 
         Raises:
             StorageError: The index cannot be read.
         """
-        return self._ledgers.get(ledger_id) is not None
+        state = self._ledgers.get(ledger_id)
+        return state is not None and state.key_sequence is not None
 
     def lac(self, ledger_id: int) -> tuple[int, int]:
         """Return the greatest LAC and LAFR that this bookie was told; -1 if it was told none.
