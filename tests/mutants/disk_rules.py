@@ -297,7 +297,7 @@ MUTANTS = (
         "rule 8",
         "Scrubber._restore",
         """
-        if not self._replacer.fits(state, parts):
+        if not self._replacer.fits(state, rest):
             return False
         """,
         "",

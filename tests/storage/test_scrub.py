@@ -16,7 +16,7 @@ from bookie.core import rows
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import MemoryIndexes
-from ledgerlog.errors import StorageError
+from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import MIB
 from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, GoOn
 from ledgerlog.wire.entries import Entries
@@ -141,6 +141,57 @@ async def test_a_run_restored_in_parts_begins_with_its_last_part() -> None:
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         assert await engine.scrubber.scrub() == 0
         await check(engine)
+
+
+async def restored_half(engine: Engine, parts: list[Entries], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the rotten run. The disk is full after its last part."""
+    journal = engine._journal
+    append, appended = journal.append, list[int]()
+
+    def append_one(kind: int, body: bytes) -> int | None:
+        if appended:
+            journal.is_index_stuck = True
+            return None
+        appended.append(kind)
+        return append(kind, body)
+
+    (rotten,) = engine.scrubber.rotten.values()
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "append", append_one)
+        with pytest.raises(DiskFull):
+            await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
+    journal.is_index_stuck = False
+    assert len(parts) > len(appended) == 1
+
+
+@pytest.mark.parametrize("ids", [[3, 4, 5], [30, 34, 36]], ids=["in a row", "with gaps"])
+async def test_a_restore_in_parts_that_a_full_disk_stopped_goes_on_later(
+    ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        if ids[0] == 30:
+            await add_durably(engine, L, ids)
+    parts = [copies(ids[:1]), copies(ids[1:])]
+    rot(disk, ids[1])
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        await restored_half(engine, parts, monkeypatch)
+        (rotten,) = engine.scrubber.rotten.values()
+        assert not await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1), "not before it is indexed"
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        assert await engine.scrubber.scrub() == 1
+        (rotten,) = engine.scrubber.rotten.values()
+        runs = len(engine._journal.active.runs)
+        assert await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
+        assert len(engine._journal.active.runs) == runs + 1, "the last part is not stored once more"
+        await engine.flush()
+        assert await read_all(engine, L) == payloads(L, sorted({*range(30), *ids}))
+        assert await engine.scrubber.scrub() == 0
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, L) == payloads(L, sorted({*range(30), *ids}))
+        assert await engine.scrubber.scrub() == 0
 
 
 async def test_no_part_of_what_is_restored_takes_the_place_of_another_run() -> None:

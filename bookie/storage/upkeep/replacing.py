@@ -12,7 +12,8 @@ overwrites the damaged run's row, so it must not be durable before the others. A
 damaged row, and two copies of some entries.
 
 **No other row is overwritten.** A later part must not begin at the first id of another run of the ledger,
-because it would overwrite that run's row (``fits``).
+because it would overwrite that run's row (``fits``). If a crash or a full disk stops a replacement, its last
+parts are such runs. So scrubbing leaves out the parts that are stored already.
 
 **The file stays unchanged** until the copies are indexed (``Compactor.hold``). Bytes that cannot be read now
 may be readable a second later. Compaction could then merge the damaged run with the runs after it under one

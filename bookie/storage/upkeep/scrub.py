@@ -36,6 +36,7 @@ from collections.abc import Container, Sequence
 import trio
 
 from bookie.core import rows
+from bookie.core.frames import decode_run
 from bookie.core.journal_items import EntryRun
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.contents import FileContents
@@ -268,7 +269,8 @@ class Scrubber:
             at the first id of another run.
 
         Raises:
-            DiskFull: There is no room. Some of the entries may be stored twice.
+            DiskFull: There is no room. Some of the entries may be stored twice. A later call goes on from
+                there, once the index names what this call has stored.
         """
         assert parts[0].first == rotten.run.first
         assert parts[-1].last >= rotten.run.last or lac < rotten.run.last, (
@@ -300,13 +302,15 @@ class Scrubber:
 
     async def _restore(self, run: EntryRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
+        rest = [part for part in parts if part is parts[0] or not await self._is_stored(part)]
         state = self._ledgers.get(run.ledger_id)
         if state is None or not self._is_as_found(run):
             self.rotten.pop((run.ledger_id, run.first), None)
             return False
-        if not self._replacer.fits(state, parts):
+        if any(state.is_replaced(part.first, journal.commit.newest) for part in parts):
             return False
-        rest = list(parts)
+        if not self._replacer.fits(state, rest):
+            return False
         with state.pinned():
             while not self._replacer.replace(state, run, rest, lac=lac, lafr=lafr):
                 if journal.is_disk_full:
@@ -314,3 +318,20 @@ class Scrubber:
                 await journal.progress.park()
             await journal.wait_durable(journal.commit.newest)
         return True
+
+    async def _is_stored(self, part: Entries) -> bool:
+        """Whether the index names a sound run that begins with the part's first id and holds its entries. If
+        a restore was stopped by a full disk or a crash, its last parts are stored like this."""
+        key = rows.run_key(part.ledger_id, part.first)
+        value = self._catalogue.index.get_now(key)
+        if value is None:
+            return False
+        run = rows.decode_run(key, value, self._catalogue.path)
+        try:
+            (frame,) = await self._pool.read(run.file, [(run.offset, run.length)])
+            verify_frame(run, frame, self._pool.path_of(run.file))
+        except StorageError:
+            return False
+        stored = decode_run(run, frame)
+        digests = dict(zip(stored.ids, stored.digests, strict=True))
+        return all(digests.get(e) == digest for e, digest in zip(part.ids, part.digests, strict=True))
