@@ -102,7 +102,7 @@ class AppendLane(Generic[A]):
         self._pending.append(append)
         if len(self._pending) == 1:
             self._start(self._wait_for_answers, self._pending)
-        if queue.is_sendable:
+        if append._slot == 0 or queue.is_sendable:
             self._writer._leader.pump()
 
     def _start(self, wait: Callable[[], Awaitable[None]], appends: deque[A]) -> None:

@@ -303,7 +303,7 @@ class LogWriter:
         batch = queue.add(data, size, expected_offset, attributes)
         slot = len(batch.records) - 1
         ticket = queue.next_ticket - 1
-        if queue.is_sendable:
+        if slot == 0 or queue.is_sendable:  # The leader notes when a batch begins.
             self._leader.pump()
         try:
             await self._answered.wait(ticket)
@@ -578,7 +578,7 @@ class LogWriter:
         batch = self._queue.add(data, size, None, attributes)
         slot = len(batch.records) - 1
         self._number((batch, slot, slot + 1), producer_id, sequence)
-        if self._queue.is_sendable:
+        if slot == 0 or self._queue.is_sendable:
             self._leader.pump()
         await self._wait(batch, batch.first_ticket + slot)
         return batch.ack(slot)

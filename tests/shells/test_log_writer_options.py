@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from trio.testing import MockClock
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import WRITER_FRAMES_OUTSTANDING
+from ledgerlog.log.lane import AppendLane, OutsideAppend
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.model.policies import RollPolicy
 
@@ -80,6 +82,32 @@ async def test_a_batch_that_waits_for_entries_on_their_way_does_not_keep_the_tim
         begun = trio.current_time()
         await writer.flush()
     assert trio.current_time() == begun
+
+
+@pytest.mark.parametrize("way", ["append", "numbered append", "lane"])
+async def test_a_record_lingers_from_when_it_is_taken_though_many_entries_are_on_their_way(
+    world: World, log: Log, autojump_clock: MockClock, way: str
+) -> None:
+    async with (
+        trio.open_nursery() as nursery,
+        log.writer(linger_s=1, entry_bytes=100, dedupe=way == "numbered append") as writer,
+    ):
+        world.hold_all = True
+        for _ in range(WRITER_FRAMES_OUTSTANDING):
+            await writer.submit(b"x" * 100)
+        await trio.sleep(2)  # All of them are sent now.
+        if way == "lane":
+            AppendLane(writer, nursery, lambda told: None).take([OutsideAppend(b"y")])
+        elif way == "append":
+            nursery.start_soon(writer.append, b"y")
+        else:
+            nursery.start_soon(partial(writer.append, b"y", producer="p", sequence=0))
+        await trio.sleep(0.7)
+        world.release()
+        await trio.sleep(0.2)
+        assert writer.statistics().records_outstanding == 1
+        await trio.sleep(0.2)
+        assert not writer.statistics().records_outstanding
 
 
 async def test_without_lingering_a_lone_record_waits_for_nothing(log: Log, autojump_clock: MockClock) -> None:
