@@ -157,8 +157,8 @@ class LogRegistry:
         """Read the record of a log that must exist, look at the ledgers that it lists, and return what was
         found.
 
-        Another process may drop a ledger after the record was read. If a ledger or an entry is gone and the
-        record has changed, read the record and look again.
+        Another process may drop a ledger after the record was read. If a ledger or an entry is gone, read
+        the record again. If it does not list the ledger any more, or not as before, look again.
 
         Args:
             name: The name of the log.
@@ -170,12 +170,14 @@ class LogRegistry:
         Raises:
             LogNotFound, MetadataCorrupt: As for ``existing``.
         """
+        metadata, version = await self.existing(name, incarnation, known=known)
         while True:
-            metadata, version = known = await self.existing(name, incarnation, known=known)
             try:
                 return await look(metadata, version)
-            except GONE:
-                if not await self.has_changed(incarnation, version):
+            except GONE as failure:
+                listed = [each for each in metadata.segments if each.ledger_id == failure.ledger_id]
+                metadata, version = await self.existing(name, incarnation, known=(metadata, version))
+                if all(each in metadata.segments for each in listed):
                     raise
 
     async def has_changed(self, incarnation: int, version: int) -> bool:

@@ -647,6 +647,27 @@ async def test_who_looks_for_a_ledger_that_the_store_has_lost_is_told(world: Wor
             await mine.info()
 
 
+async def test_a_lost_ledger_is_told_though_the_record_changes_whenever_somebody_looks(
+    world: World, log: Log
+) -> None:
+    await vanish(world, log)
+    await world.client().ledgers.delete(0)
+    client = world.client()
+    ask, looks = client.ledgers.open, 0
+
+    async def change_and_ask(ledger_id: int) -> object:
+        nonlocal looks
+        looks += 1
+        if looks < 10:
+            await log.configure(retention=RetentionPolicy(max_bytes=1_000_000 + looks))
+        return await ask(ledger_id)
+
+    client.ledgers.open = change_and_ask
+    with pytest.raises(LedgerNotFound):
+        await (await open_log(client, "log")).info()
+    assert looks == 1
+
+
 async def test_a_reader_that_looks_for_a_loss_at_the_end_while_a_ledger_is_dropped_reads_on(
     world: World, log: Log
 ) -> None:
