@@ -58,6 +58,7 @@ from ledgerlog.errors import (
     ArchiveUnavailable,
     ConnectionClosed,
     EntryCorrupt,
+    EntryNotFound,
     InvalidArgument,
     LedgerLogError,
     RecordsLost,
@@ -350,6 +351,7 @@ class LogReader:
                 end = reader.metadata.last_entry
                 assert end is not None
                 if entry_id > end:
+                    self._check_end(segment, end)
                     return True
                 last = end
             elif not self._follow:
@@ -363,6 +365,18 @@ class LogReader:
                     continue
                 if await self._is_continued(segment):
                     return True
+
+    def _check_end(self, segment: LogSegment, last_entry: int) -> None:
+        """Raise EntryNotFound if a ledger ends before the end at which the list counts its records. The rest
+        may be in an archive."""
+        end = segment.end_offset
+        if end is not None and end > max(self._offset, self._metadata.first_offset):
+            raise EntryNotFound(
+                segment.ledger_id,
+                last_entry + 1,
+                f"log {self._metadata.name!r} counts its records up to offset {end}, but the ledger was "
+                f"closed at offset {self._offset}",
+            )
 
     async def _is_continued(self, segment: LogSegment) -> bool:
         """Whether the next ledger is known to begin at the current offset, although this ledger is not

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -17,6 +18,7 @@ from ledgerlog.cluster import connect
 from ledgerlog.errors import (
     ConnectionClosed,
     EntryCorrupt,
+    EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
     LedgerNotFound,
@@ -666,6 +668,37 @@ async def test_a_lost_ledger_is_told_though_the_record_changes_whenever_somebody
     with pytest.raises(LedgerNotFound):
         await (await open_log(client, "log")).info()
     assert looks == 1
+
+
+@pytest.mark.parametrize("start", ["earliest", 3, 5, Position(0, 2)])
+async def test_a_closed_ledger_that_is_shorter_than_the_list_counts_is_told(
+    world: World, log: Log, start: object
+) -> None:
+    await fill(world, log, 3, 3)
+    ledger = world.ledgers[0]
+    ledger.metadata = attrs.evolve(ledger.metadata, last_entry=1)
+    client = world.client()
+    ask, opened = client.ledgers.open, 0
+
+    async def count_and_ask(ledger_id: int) -> object:
+        nonlocal opened
+        opened += 1
+        assert opened < 10, "the reader opens the ledger for ever"
+        return await ask(ledger_id)
+
+    client.ledgers.open = count_and_ask
+    seen = []
+
+    async def read_all() -> None:
+        async with (await open_log(client, "log")).read(start) as records:
+            async for record in records:
+                seen.append(record.offset)
+
+    with pytest.raises(EntryNotFound) as caught:
+        await read_all()
+    assert seen == {"earliest": [0, 1, 2, 3], 3: [3]}.get(start, [])
+    assert (caught.value.ledger_id, caught.value.entry_id) == (0, 2)
+    assert "up to offset 6" in str(caught.value)
 
 
 async def test_a_reader_that_looks_for_a_loss_at_the_end_while_a_ledger_is_dropped_reads_on(
