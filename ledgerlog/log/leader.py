@@ -503,12 +503,14 @@ class LogLeader:
         core = self.core
         if not core.wants_successor:
             return
+        incarnation = core.chain.metadata.incarnation
         try:
-            record, _ = await self._registry.read(core.chain.metadata.incarnation)
+            record, _ = await self._registry.read(incarnation)
+            why_gone = await self._registry.why_missing(core.name, incarnation) if record is None else None
         except LedgerLogError as cause:
             logger.info("log=%s: its record cannot be read now: %s", core.name, cause)
             return
-        core.on_successor(record)
+        core.on_successor(record, why_gone)
 
     def _answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
         """Answer every append that still waits. After this call no append can wait."""

@@ -190,8 +190,10 @@ class ChainMaintenance:
     async def _read(self) -> None:
         chain = self._chain
         self._reread = False
-        known = (chain.metadata, chain.version)
-        chain.on_record(*await self._registry.read(chain.metadata.incarnation, known=known))
+        ours = chain.metadata
+        record, version = await self._registry.read(ours.incarnation, known=(ours, chain.version))
+        why_gone = await self._registry.why_missing(ours.name, ours.incarnation) if record is None else None
+        chain.on_record(record, version, why_gone)
         self._follow()
 
     async def _write(self) -> None:

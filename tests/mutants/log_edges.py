@@ -136,12 +136,12 @@ LOG = (
         "ChainMaintenance._read",
         """
         self._reread = False
-        known = (chain.metadata, chain.version)
-        chain.on_record(*await self._registry.read(chain.metadata.incarnation, known=known))
+        ours = chain.metadata
+        record, version = await self._registry.read(ours.incarnation, known=(ours, chain.version))
         """,
         """
-        known = (chain.metadata, chain.version)
-        chain.on_record(*await self._registry.read(chain.metadata.incarnation, known=known))
+        ours = chain.metadata
+        record, version = await self._registry.read(ours.incarnation, known=(ours, chain.version))
         self._reread = False
         """,
         f"{_LOG_WRITER}an_idle_leader_learns_of_a_successor_who_came_while_it_read_the_record",

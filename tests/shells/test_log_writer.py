@@ -1077,6 +1077,23 @@ async def test_sealing_or_deleting_a_log_ends_its_leader(world: World, log: Log)
             await writer.append(b"b")
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_a_leader_whose_record_is_lost_does_not_say_that_the_log_was_deleted(
+    world: World, log: Log, is_fenced: bool
+) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"a")
+        if is_fenced:
+            world.fence(0)
+            with pytest.raises(LostLeadership):
+                await writer.append(b"b")
+        await world.client().store.delete(log_record_path(log.incarnation))
+        while writer.failure is None:
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(LostLeadership, match="lost the record of log 'log'"):
+            await writer.append(b"c")
+
+
 async def test_one_of_many_callers_failing_does_not_show_in_another_ones_traceback(
     world: World, log: Log
 ) -> None:

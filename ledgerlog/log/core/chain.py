@@ -96,6 +96,7 @@ from ledgerlog.errors import (
     LogSealed,
     LossUndecided,
     LostLeadership,
+    MetadataCorrupt,
 )
 from ledgerlog.limits import LOG_SEGMENTS_ROLL_MAX
 from ledgerlog.model.log import LogMetadata
@@ -111,6 +112,7 @@ __all__ = [
     "TakeoverAim",
     "TakeoverNeed",
     "count_segment",
+    "deposed_by",
 ]
 
 
@@ -760,14 +762,17 @@ class LeaderChain:
             if self._finishing and self._counts is None:
                 self._roll_wanted = self._spare_wanted = False
 
-    def on_record(self, metadata: LogMetadata | None, version: int) -> None:
-        """The record was read, to settle a write or because it may have changed."""
+    def on_record(
+        self, metadata: LogMetadata | None, version: int, why_gone: LedgerLogError | None = None
+    ) -> None:
+        """The record was read, to settle a write or because it may have changed. If it is gone, ``why_gone``
+        may say why."""
         if self.failure is not None or self.is_finished:
             return
         tried, self._settling = self._tried, False
         is_refused, self._is_refused = self._is_refused, False
         if metadata is None:
-            self._lose(LostLeadership(self.metadata.name, None, "the log was deleted"))
+            self._lose(deposed_by(self.metadata.name, None, why_gone))
         elif tried is not None and metadata.has_same_chain(tried):
             self.on_written(version)
             self.metadata = metadata
@@ -775,7 +780,7 @@ class LeaderChain:
             self._tried = None
             if self.spare is not None and metadata.index_of(self.spare) is not None:
                 self.spare = None  # The roll was written, and a successor adopted it.
-            self._lose(_deposed_by(metadata))
+            self._lose(deposed_by(metadata.name, metadata))
         elif version != self.version or is_refused:
             # The record changed without a takeover, for example by truncation, or the store refused our
             # write. The write that was tried can no longer take effect, and the list may name the ledgers
@@ -796,7 +801,14 @@ class LeaderChain:
             self._roll_wanted = False
 
 
-def _deposed_by(metadata: LogMetadata) -> LedgerLogError:
-    if metadata.sealed:
-        return LogSealed(metadata.name)
-    return LostLeadership(metadata.name, metadata.epoch)
+def deposed_by(
+    name: str, record: LogMetadata | None, why_gone: LedgerLogError | None = None
+) -> LostLeadership | LogSealed:
+    """Return the error of a leader whose log has this record now, or none. ``why_gone`` as for
+    ``LeaderChain.on_record``."""
+    if record is None:
+        is_damage = isinstance(why_gone, MetadataCorrupt)
+        return LostLeadership(name, None, str(why_gone) if is_damage else "the log was deleted")
+    if record.sealed:
+        return LogSealed(name)
+    return LostLeadership(name, record.epoch)

@@ -43,7 +43,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import LOG_CHECKPOINT_BYTES, LOG_CHECKPOINT_ENTRIES
 from ledgerlog.log.core.append_queue import AppendQueue, Batch
-from ledgerlog.log.core.chain import LeaderChain
+from ledgerlog.log.core.chain import LeaderChain, deposed_by
 from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.core.retention import is_current_expired, let_go
 from ledgerlog.model.log import LogMetadata
@@ -344,17 +344,13 @@ class Leadership:
         """Whether another leader may have taken over whose epoch is not known yet; see ``on_successor``."""
         return isinstance(self.failure, LostLeadership) and self.failure.epoch is None
 
-    def on_successor(self, record: LogMetadata | None) -> None:
+    def on_successor(self, record: LogMetadata | None, why_gone: LedgerLogError | None = None) -> None:
         """Learn from the log's record which process leads now. Several tasks may report a record; the first
-        answer counts."""
+        answer counts. ``why_gone`` as for ``LeaderChain.on_record``."""
         if not self.wants_successor:
             return
-        if record is None:
-            self.failure = self.refusal = LostLeadership(self.name, None, "the log was deleted")
-        elif record.sealed:
-            self.failure = self.refusal = LogSealed(self.name)
-        elif record.epoch > self.epoch:
-            self.failure = self.refusal = LostLeadership(self.name, record.epoch)
+        if record is None or record.sealed or record.epoch > self.epoch:
+            self.failure = self.refusal = deposed_by(self.name, record, why_gone)
 
     def end(self, ends: Mapping[int, int], short: Collection[int] = ()) -> LedgerLogError:
         """Give every append that is not answered its verdict; see ``AppendQueue.resolve`` for the arguments.
