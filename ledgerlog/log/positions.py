@@ -17,6 +17,7 @@ ArchiveSupportMissing.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Protocol
 
 import attrs
@@ -42,6 +43,9 @@ from ledgerlog.model.ids import NO_ENTRY, Position
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.wire.records import EntryHeader, decode_header
+
+_LOST_IN_A_ROW_MAX = 16
+"""If more entries in a row are lost, the search for an offset gives up."""
 
 
 @attrs.frozen
@@ -201,7 +205,8 @@ async def find_offset(
 async def find_offset_in_ledger(ledgers: Ledgers, segment: LogSegment, offset: int) -> ReadPosition:
     """Find the entry that holds an offset, in a ledger whose first offset is known.
 
-    If the offset is beyond the confirmed entries, return the place of the next entry. Errors as for reading.
+    If the offset is beyond the confirmed entries, return the place of the next entry. If other entries are
+    lost, the search goes on without them. Errors as for reading.
     """
     assert segment.first_offset is not None
     reader = await ledgers.open(segment.ledger_id)
@@ -213,10 +218,32 @@ async def find_offset_in_ledger(ledgers: Ledgers, segment: LogSegment, offset: i
         return ReadPosition(segment, last + 1, top.end_offset)
     search = EntrySearch(0, last, offset, value_below=segment.first_offset, value_at_high=top.end_offset - 1)
     headers = {last: top}
-    while search.probe is not None:
-        header = headers[search.probe] = await read_header(reader, search.probe, segment)
-        search.on_value(header.end_offset - 1)
+    lost: dict[int, LedgerLogError] = {}
+    while (probe := search.probe) is not None:
+        try:
+            header = headers[probe] = await read_header(reader, probe, segment)
+            search.on_value(header.end_offset - 1)
+        except (EntryNotFound, EntryCorrupt) as failure:
+            lost[probe] = failure
+            # The next entry that can be read tells where the lost one ends, at the latest.
+            following = range(probe + 1, min(probe + _LOST_IN_A_ROW_MAX, last) + 1)
+            next_header = await _read_first_header(reader, following, segment)
+            if next_header is None:
+                raise
+            search.on_value(next_header.first_offset - 1)
+    if search.found in lost:
+        raise lost[search.found]
     return ReadPosition(segment, search.found, headers[search.found].first_offset)
+
+
+async def _read_first_header(
+    reader: LedgerReader, entry_ids: range, segment: LogSegment
+) -> EntryHeader | None:
+    """Decode the header of the first of these entries that is not lost; None if all are lost."""
+    for entry_id in entry_ids:
+        with contextlib.suppress(EntryNotFound, EntryCorrupt):
+            return await read_header(reader, entry_id, segment)
+    return None
 
 
 async def find_position(

@@ -670,6 +670,32 @@ async def test_a_lost_ledger_is_told_though_the_record_changes_whenever_somebody
     assert looks == 1
 
 
+@pytest.mark.parametrize("lost", [{7}, {7, 8, 9}, {0, 4, 8, 12, 16}])
+async def test_an_offset_is_found_though_other_entries_of_its_ledger_are_lost(
+    world: World, log: Log, lost: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(world, log, 20)
+    read = LedgerReader.read
+
+    async def read_what_is_left(self: LedgerReader, first: int, last: int) -> list[bytes]:
+        for entry_id in range(first, last + 1):
+            if entry_id in lost:
+                raise EntryNotFound(self.ledger_id, entry_id)
+        return await read(self, first, last)
+
+    async def read_one(self: LedgerReader, first: int, _: int, **__: object) -> list[bytes]:
+        return await self.read(first, first)
+
+    monkeypatch.setattr(LedgerReader, "read", read_what_is_left)
+    monkeypatch.setattr(LedgerReader, "read_batch", read_one)
+    for offset in range(40):
+        if offset // 2 in lost:
+            with pytest.raises(EntryNotFound):
+                await offsets(log, offset, until=offset + 1)
+        else:
+            assert await offsets(log, offset, until=offset + 1) == [offset]
+
+
 @pytest.mark.parametrize("start", ["earliest", 3, 5, Position(0, 2)])
 async def test_a_closed_ledger_that_is_shorter_than_the_list_counts_is_told(
     world: World, log: Log, start: object
