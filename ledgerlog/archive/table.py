@@ -17,7 +17,8 @@ credentials.
 
 **Two jobs at once.** A commit requires that the table still has the snapshot that ``load`` found. A job loads
 the table before it reads the records in the metadata store. So if two jobs run, the job that read older
-records cannot commit last.
+records cannot commit last. The same holds for a commit that a job no longer waits for: it has its own
+``LoadedTable``, so it and the job's next commit do not see each other's snapshots.
 
 **Changed by others.** Programs may rewrite the table's manifests. But if another program changed which files
 the table names, ``load`` refuses the table: it may no longer show the files of the log.
@@ -28,10 +29,11 @@ libraries below pyiceberg become ``ArchiveUnavailable``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
@@ -77,7 +79,7 @@ from ledgerlog.archive.footer import read_recorded_end
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument, LedgerLogError
 from ledgerlog.model.archive import ArchivedFile
 
-__all__ = ["CATALOG_FILE", "CATALOG_NAME", "LogTable", "TableChanged", "table_name"]
+__all__ = ["CATALOG_FILE", "CATALOG_NAME", "LoadedTable", "LogTable", "TableChanged", "table_name"]
 
 CATALOG_NAME = "ledgerlog"
 """The name of the catalog in ``CATALOG_FILE``."""
@@ -144,8 +146,22 @@ def table_name(log: str) -> str:
     return log.replace("/", "__")
 
 
+@attrs.frozen(kw_only=True)
+class LoadedTable:
+    """What ``LogTable.load`` found. It is the base of one ``commit``."""
+
+    files: Mapping[str, DataFile] = attrs.field(factory=dict)
+    """The files that the table names, by their URLs as ``LogTable.by_url`` makes them. Empty if there is no
+    table, or if ``commit`` has to make a new table."""
+    table: Table | None = None
+    """The table; None: ``commit`` makes one."""
+    replaced: str | None = None
+    """The table that ``commit`` replaces: the place of its metadata, or ``_UNREADABLE``. None: replace
+    none."""
+
+
 class LogTable:
-    """The table of one log. For one thread at a time.
+    """The table of one log. A thread that nobody waits for any more may still use it.
 
     Args:
         destination: The destination of the archive. The table's own files go there.
@@ -185,10 +201,6 @@ class LogTable:
         self._mine = {_LOG: log, _CLUSTER: cluster, _INCARNATION: f"{incarnation}"}
         self.name = ".".join(self._identifier)
         """The namespace and the name of the table."""
-        self._table: Table | None = None
-        self._replaced: str | None = None
-        """The table that ``commit`` replaces: the place of its metadata, or ``_UNREADABLE``. None: replace
-        none."""
         self._is_anew = is_anew
         with self._translated():
             self._catalog = self._open_catalog(catalog)
@@ -230,12 +242,8 @@ class LogTable:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def load(self) -> dict[str, DataFile]:
-        """Read the table, and make it the base of the next ``commit``.
-
-        Returns:
-            The files that the table names, by their URLs as ``by_url`` makes them. Empty if there is no
-            table, or if ``commit`` has to make a new table.
+    def load(self) -> LoadedTable:
+        """Read the table.
 
         Raises:
             InvalidArgument: The table belongs to another log or another cluster.
@@ -243,31 +251,25 @@ class LogTable:
             ArchiveUnavailable: The catalog or the destination did not answer.
         """
         with self._translated():
-            self._table, self._replaced = None, None
             try:
                 table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
-                return {}
+                return LoadedTable()
             except _DAMAGED as cause:
                 if self._is_anew:
-                    self._replaced = _UNREADABLE
-                    return {}
+                    return LoadedTable(replaced=_UNREADABLE)
                 raise self._damage(cause) from cause
             if not self._is_of(table):
                 self._expect_superseded(table)
             elif not self._is_anew:
-                self._table = table
                 try:
-                    return self._files()
+                    return LoadedTable(files=self._files(table), table=table)
                 except _DAMAGED as cause:
                     raise self._damage(cause) from cause
-            self._replaced = table.metadata_location
-            return {}
+            return LoadedTable(replaced=table.metadata_location)
 
-    def _files(self) -> dict[str, DataFile]:
-        """Return the files of the loaded table. Refuse the table if another program changed its files."""
-        table = self._table
-        assert table is not None
+    def _files(self, table: Table) -> dict[str, DataFile]:
+        """Return the files of a table. Refuse the table if another program changed its files."""
         head = table.current_snapshot()
         if head is None:
             return {}
@@ -350,22 +352,27 @@ class LogTable:
 
     def commit(
         self,
+        base: LoadedTable,
         added: Sequence[DataFile],
         removed: Sequence[DataFile],
         *,
         first_offset: int,
         end_offset: int,
         expire_before: datetime,
-    ) -> None:
+    ) -> Table:
         """Add and remove files in one snapshot. If there is no table yet, make it first.
 
         Args:
+            base: What ``load`` returned. Do not use it again.
             added: The new files.
-            removed: Files that ``load`` returned.
+            removed: Files of ``base``.
             first_offset: The first offset of the log.
             end_offset: The offset after the last one that the files cover.
             expire_before: Forget the snapshots made before this moment, because files that they name may be
                 gone.
+
+        Returns:
+            The table with the new snapshot.
 
         Raises:
             TableChanged: Another job committed since ``load``. Nothing was committed.
@@ -374,7 +381,7 @@ class LogTable:
         """
         properties = self._mine | {_FIRST: f"{first_offset}", _END: f"{end_offset}"}
         with self._translated():
-            table = self._table or self._make()
+            table = base.table or self._make(base.replaced)
             with table.transaction() as transaction:
                 old = [each.snapshot_id for each in table.snapshots() if _moment(each) < expire_before]
                 head = table.current_snapshot()
@@ -386,10 +393,11 @@ class LogTable:
                         producer.delete_data_file(file)
                     for file in added:
                         producer.append_data_file(file)
-            self._table, self._replaced, self._is_anew = table, None, False
+            self._is_anew = False
+            return table
 
-    def _make(self) -> Table:
-        self._drop_replaced()
+    def _make(self, replaced: str | None) -> Table:
+        self._drop_replaced(replaced)
         self._catalog.create_namespace_if_not_exists(self._namespace)
         location = self._destination.table_url(self._directory)
         try:
@@ -402,7 +410,7 @@ class LogTable:
         except TableAlreadyExistsError as cause:
             raise TableChanged(self.name) from cause
 
-    def _drop_replaced(self) -> None:
+    def _drop_replaced(self, replaced: str | None) -> None:
         """Drop the table that ``load`` chose to replace. Refuse if another job has replaced it since."""
         try:
             now = self._catalog.load_table(self._identifier).metadata_location
@@ -410,20 +418,23 @@ class LogTable:
             return
         except _DAMAGED:
             now = _UNREADABLE
-        if now != self._replaced:
+        if now != replaced:
             raise TableChanged(self.name)
         self._catalog.drop_table(self._identifier)
 
-    def forget_files(self, before: datetime) -> None:
+    def forget_files(self, table: Table, before: datetime) -> None:
         """Delete the table's own files that were made before a moment and that the table no longer needs.
+
+        Args:
+            table: What ``commit`` returned.
+            before: The moment.
 
         Raises:
             ArchiveUnavailable: The catalog or the destination did not answer.
         """
         with self._translated():
-            assert self._table is not None, "a table that was loaded"
             old = [file for file in self._list_own_files() if file.modified < before]
-            kept = _own_files(self._table) if old else ()
+            kept = _own_files(table) if old else ()
             for file in old:
                 if base_name(file.name) not in kept:
                     self._destination.delete(file.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -21,7 +22,8 @@ from ledgerlog.archive.jobs.archiver import ArchiveStep
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
 from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
-from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME, LogTable, TableChanged
+from ledgerlog.archive.reader import in_thread
+from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME, LoadedTable, LogTable, TableChanged
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
@@ -242,8 +244,7 @@ async def open_table(client: Client, where: Path, **options: Any) -> LogTable:
 
 
 def commit_nothing(table: LogTable) -> None:
-    table.load()
-    table.commit([], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+    table.commit(table.load(), [], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
 
 
 async def test_a_commit_after_that_of_another_job_is_planned_anew_with_newer_records(tmp_path: Path) -> None:
@@ -288,20 +289,62 @@ async def test_a_merge_between_the_reads_of_another_job_leaves_no_hole_in_the_ta
         assert shown(tmp_path) == rows_of(await records_of(log))
 
 
+async def test_a_commit_that_a_job_no_longer_waited_for_does_not_add_the_same_files_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, is_over = threading.Event(), threading.Event()
+
+    async def not_waiting_for_the_first_commit(work: Any, *, file: str) -> Any:
+        if getattr(work, "func", None) != table.commit or goes_on.is_set():
+            return await in_thread(work, file=file)
+
+        def late() -> None:
+            try:
+                goes_on.wait(PATIENCE_S)
+                work()
+            finally:
+                is_over.set()
+
+        return await in_thread(late, file=file, timeout_s=0.01)
+
+    def mark(step: str) -> None:
+        if step == "archive: table planned" and steps:
+            goes_on.set()
+            assert is_over.wait(PATIENCE_S)
+
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        await fill(log, 3)
+        await archive(client, tmp_path, table=None)
+        client.opened.environment.mark = mark
+        steps: list[ArchiveStep] = []
+        async with open_publisher(await open_archiver(client.opened, "log", str(tmp_path)), TABLE) as job:
+            table: Any = job._table
+            monkeypatch.setattr(
+                "ledgerlog.archive.jobs.publishing.in_thread", not_waiting_for_the_first_commit
+            )
+            assert not await job.publish(steps.append)
+            assert "did not answer" in steps[0].why
+            assert await job.publish(steps.append)
+        assert shown(tmp_path) == rows_of(await records_of(log))
+
+
 async def test_of_two_jobs_that_make_a_table_at_once_neither_drops_that_of_the_other(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         await full_log(client)
         await archive(client, tmp_path, table=None)
         one, other = [await open_table(client, tmp_path) for _ in range(2)]
-        assert one.load() == other.load() == {}
+        base = other.load()
+        assert one.load() == base == LoadedTable()
         commit_nothing(one)
         with pytest.raises(TableChanged):
-            other.commit([], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+            other.commit(base, [], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
         anew, rival = [await open_table(client, tmp_path, is_anew=True) for _ in range(2)]
-        rival.load()
+        base = rival.load()
         commit_nothing(anew)
         with pytest.raises(TableChanged):
-            rival.commit([], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+            rival.commit(base, [], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
         assert snapshots(tmp_path) == 1
         for table in (one, other, anew, rival):
             table.close()

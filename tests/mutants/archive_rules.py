@@ -166,7 +166,7 @@ MUTANTS = (
         "a_table_that_was_made_anew_meanwhile_is_replaced_again",
         "A.6",
         "LogTable._drop_replaced",
-        "now != self._replaced",
+        "now != replaced",
         "False",
         f"{_TABLE}::test_of_two_jobs_that_make_a_table_at_once_neither_drops_that_of_the_other",
     ),

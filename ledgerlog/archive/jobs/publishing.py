@@ -119,7 +119,7 @@ class Publisher:
 
         archiver = self._archiver
         for _ in range(_ATTEMPTS):
-            named = await in_thread(table.load, file=table.name)
+            base = await in_thread(table.load, file=table.name)
             await archiver.client.store.sync()
             records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
             metadata, _ = await archiver.read_log()
@@ -127,8 +127,8 @@ class Publisher:
             if not all(covers_its_segment(metadata, record) for record in ours):
                 continue  # Another job merged files between these two reads.
             files = await in_thread(partial(table.by_url, ours), file=table.name)
-            removed = [file for url, file in named.items() if url not in files]
-            new = [record for url, record in files.items() if url not in named]
+            removed = [file for url, file in base.files.items() if url not in files]
+            new = [record for url, record in files.items() if url not in base.files]
             if not removed and not new:
                 return None
             added = [await in_thread(partial(table.data_file, record), file=record.file) for record in new]
@@ -138,6 +138,7 @@ class Publisher:
             )
             commit = partial(
                 table.commit,
+                base,
                 added,
                 removed,
                 first_offset=0 if metadata is None else metadata.first_offset,
@@ -145,11 +146,11 @@ class Publisher:
                 expire_before=day_ago,
             )
             try:
-                await in_thread(commit, file=table.name)
+                committed = await in_thread(commit, file=table.name)
             except TableChanged:
                 continue
             archiver.mark("table published")
-            await in_thread(partial(table.forget_files, day_ago), file=table.name)
+            await in_thread(partial(table.forget_files, committed, day_ago), file=table.name)
             return ArchiveStep(
                 what="published",
                 ledger_id=None,
