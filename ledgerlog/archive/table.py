@@ -20,8 +20,10 @@ the table before it reads the records in the metadata store. So if two jobs run,
 records cannot commit last. The same holds for a commit that a job no longer waits for: it has its own
 ``LoadedTable``, so it and the job's next commit do not see each other's snapshots.
 
-**Changed by others.** Programs may rewrite the table's manifests. But if another program changed which files
-the table names, ``load`` refuses the table: it may no longer show the files of the log.
+**Changed by others.** Programs may rewrite the table's manifests, expire snapshots, and add tags. But if
+another program changed which files the table names, ``load`` refuses the table: it may no longer show the
+files of the log. Other programs may remove every snapshot that a job made. So the table's property
+``ledgerlog.files`` has a digest of the names of the files that the last commit left.
 
 Everything here blocks; ``archive.jobs.publishing`` runs it in threads. Errors of pyiceberg and of the
 libraries below pyiceberg become ``ArchiveUnavailable``.
@@ -29,6 +31,7 @@ libraries below pyiceberg become ``ArchiveUnavailable``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -96,6 +99,7 @@ _END = "ledgerlog.end-offset"
 _LOG = "ledgerlog.log"
 _CLUSTER = "ledgerlog.cluster"
 _INCARNATION = "ledgerlog.incarnation"
+_FILES = "ledgerlog.files"
 
 _SCHEMA = Schema(
     NestedField(1, "offset", LongType(), required=True),
@@ -275,12 +279,18 @@ class LogTable:
             return {}
         files, has_deletes = _files_in(table, head)
         ours = next(filter(_is_ours, ancestors_of(head, table.metadata)), None)
-        if ours != head and (ours is None or has_deletes or files.keys() != _files_in(table, ours)[0].keys()):
-            raise self._refusal(
-                f"another program changed it: snapshot {head.snapshot_id} does not list the files of the "
-                f"log. Roll the table back to the previous snapshot"
-            )
-        return files
+        if ours == head:
+            return files
+        if not has_deletes:
+            if _digest(files) == table.properties.get(_FILES):
+                return files
+            # The table was rolled back before that, or its last commit is from version 0.1.
+            if ours is not None and files.keys() == _files_in(table, ours)[0].keys():
+                return files
+        raise self._refusal(
+            f"another program changed it: snapshot {head.snapshot_id} does not list the files of the log. "
+            f"Roll the table back to the previous snapshot"
+        )
 
     def _damage(self, cause: Exception) -> ArchiveCorrupt:
         return self._refusal(f"it is damaged: {' '.join(str(cause).split())}")
@@ -383,10 +393,12 @@ class LogTable:
         with self._translated():
             table = base.table or self._make(base.replaced)
             with table.transaction() as transaction:
-                old = [each.snapshot_id for each in table.snapshots() if _moment(each) < expire_before]
-                head = table.current_snapshot()
-                if old := [each for each in old if head is None or each != head.snapshot_id]:
-                    ExpireSnapshots(transaction).by_ids(old).commit()
+                if any(_moment(each) < expire_before for each in table.snapshots()):
+                    # The current snapshot stays, and all that have a tag or a branch.
+                    ExpireSnapshots(transaction).older_than(expire_before).commit()
+                files = base.files.keys() - {file.file_path for file in removed}
+                files |= {file.file_path for file in added}
+                transaction.set_properties({_FILES: _digest(files)})
                 update = transaction.update_snapshot(snapshot_properties=properties)
                 with update.overwrite() if removed else update.merge_append() as producer:
                     for file in removed:
@@ -472,6 +484,10 @@ def _files_in(table: Table, snapshot: Snapshot) -> tuple[dict[str, DataFile], bo
     """Return the files that a snapshot names, and whether the snapshot deletes rows of these files."""
     tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
     return {task.file.file_path: task.file for task in tasks}, any(task.delete_files for task in tasks)
+
+
+def _digest(files: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()
 
 
 def _own_files(table: Table) -> set[str]:

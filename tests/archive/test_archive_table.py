@@ -426,6 +426,50 @@ async def test_a_snapshot_of_another_program_that_names_the_same_files_is_no_cha
         assert shown(tmp_path) == rows_of(await records_of(log))
 
 
+async def test_another_program_may_remove_every_snapshot_of_the_jobs_but_may_not_change_the_files(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        for again in range(2):
+            await archive(client, tmp_path)
+            table = table_of(tmp_path)
+            ours = [snapshot.snapshot_id for snapshot in table.snapshots()]
+            with table.transaction() as change, change.update_snapshot().merge_append():
+                pass
+            table.maintenance.expire_snapshots().by_ids(ours).commit()
+            assert snapshots(tmp_path) == 1
+            assert await archive(client, tmp_path) == [], again
+            await fill(log, 2)
+        await archive(client, tmp_path)
+        assert shown(tmp_path) == rows_of(await records_of(log))
+        table = table_of(tmp_path)
+        ours = [snapshot.snapshot_id for snapshot in table.snapshots()]
+        table.append(table.scan(limit=3).to_arrow())
+        table.maintenance.expire_snapshots().by_ids(ours).commit()
+        with pytest.raises(ArchiveCorrupt, match="another program changed it"):
+            await archive(client, tmp_path)
+
+
+async def test_a_snapshot_that_another_program_tagged_stays_and_does_not_stop_the_jobs(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        await merge(client, tmp_path)
+        table = table_of(tmp_path)
+        tagged, _ = [snapshot.snapshot_id for snapshot in table.snapshots()]
+        table.manage_snapshots().create_tag(tagged, "mine").commit()
+        tomorrow_ms = round(1000 * (time.time() + ARCHIVE_STRAY_AGE_S + 60))
+        client.opened.environment.now_ms = lambda: tomorrow_ms
+        for _ in range(2):
+            await fill(log, 2)
+            await archive(client, tmp_path)
+            assert shown(tmp_path) == rows_of(await records_of(log))
+        assert tagged in [snapshot.snapshot_id for snapshot in table_of(tmp_path).snapshots()]
+
+
 async def test_a_table_whose_metadata_are_damaged_or_gone_is_refused_until_it_is_made_anew(
     tmp_path: Path,
 ) -> None:

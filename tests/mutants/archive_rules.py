@@ -190,8 +190,8 @@ MUTANTS = (
         "what_another_program_wrote_into_the_table_stays",
         "A.6",
         "LogTable._files",
-        "ours != head",
-        "False",
+        "ours == head",
+        "True",
         f"{_TABLE}::test_a_table_that_another_program_changed_is_refused_until_it_is_made_anew",
     ),
     mutant(
