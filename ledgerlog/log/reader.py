@@ -487,6 +487,7 @@ class LogReader:
             except ArchiveUnavailable:
                 moved = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
                 if moved is None or moved.file == record.file:
+                    await self._look_for_truncation()
                     raise
                 record = moved  # The file was merged with others since.
 

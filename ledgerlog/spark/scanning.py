@@ -193,6 +193,12 @@ class _View:
             await store.sync()
             return await ArchiveRegistry(store).holding(piece.incarnation, piece.stretch.ledger_id, offset)
 
+    async def is_gone(self, piece: Piece) -> bool:
+        """Whether all records of a piece were truncated away, or its log was deleted."""
+        async with self._open_store() as store:
+            metadata, _ = await LogRegistry(store, self.environment).read(piece.incarnation)
+            return metadata is None or metadata.first_offset >= piece.end
+
     async def find_gathered(self, piece: Piece, offset: int) -> Piece | None:
         """Return the rest of a piece, from an offset on, in the ledger that has replaced the piece's ledger
         in the log's list; None if there is none."""
@@ -327,10 +333,12 @@ class _Scan:
         while self._at < piece.end:
             try:
                 await self._read_file(piece, record)
-            except ArchiveUnavailable:
+            except ArchiveUnavailable as failure:
                 # A merge may have replaced the file since the plan was made.
                 moved = await self._view.find_archive(piece, self._at)
                 if moved is None or moved.file == record.file:
+                    if await self._view.is_gone(piece):
+                        raise LedgerNotFound(piece.stretch.ledger_id) from failure
                     raise
                 record = moved
 

@@ -13,8 +13,10 @@ import pytest
 
 from ledgerlog.archive.core.compaction import prefix_rule
 from ledgerlog.archive.file_reader import ArchiveFile
+from ledgerlog.archive.jobs.job import retire_gone
 from ledgerlog.archive.jobs.rewrite import compact_log
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LedgerNotFound
+from ledgerlog.log.log import delete_log
 from ledgerlog.spark.columns import BYTES_PER_BATCH, ROWS_PER_BATCH, ArchivedRows
 from ledgerlog.spark.planning import look, offset_of
 from ledgerlog.testing.memory_cluster import open_cluster
@@ -79,12 +81,19 @@ async def test_a_missing_file_fails_a_task_and_a_truncated_one_is_data_loss(tmp_
             with pytest.raises(ArchiveUnavailable, match=path.name):
                 await rows(cluster, client, parts)
         await log.truncate(20)
-        assert await archive(client, tmp_path) == ["retired"]
-        for parts in (strict, lenient):
-            with pytest.raises((ArchiveUnavailable, LedgerNotFound)):
-                await rows(cluster, client, parts)
+        for is_retired in (False, True):
+            if is_retired:
+                assert await archive(client, tmp_path) == ["retired"]
+            with pytest.raises(LedgerNotFound):
+                await rows(cluster, client, strict)
+            assert await rows(cluster, client, lenient) == before[20:]
         fresh = await planned(client.opened, read_options())
         assert await rows(cluster, client, fresh) == before[20:]
+        await delete_log(client.opened, "log")
+        await retire_gone(client.opened, str(tmp_path))
+        with pytest.raises(LedgerNotFound):
+            await rows(cluster, client, fresh)
+        assert await rows(cluster, client, lenient) == before[23:], "bookies still have it"
 
 
 async def test_keys_and_headers_come_from_the_archive_as_from_bookies(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from ledgerlog.archive.jobs.archiver import LATE, Archiver
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
-from ledgerlog.archive.reader import check_archive
+from ledgerlog.archive.reader import ArchiveReader, check_archive, open_archive
 from ledgerlog.errors import (
     ArchiveCorrupt,
     ArchiveSupportMissing,
@@ -702,6 +704,27 @@ async def test_a_takeover_under_the_job_changes_nothing(tmp_path: Path) -> None:
         await interrupted(client, "verified", take_over)
         assert (await job.copy(segment)).what == "copied"
         assert [record.offset for record in await records_of(log)] == list(range(11))
+
+
+async def test_a_reader_whose_file_goes_because_of_a_truncation_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        await archive(client, tmp_path)
+
+        @asynccontextmanager
+        async def too_late(record: ArchivedFile) -> AsyncIterator[ArchiveReader]:
+            await log.truncate(7)
+            assert await archive(client, tmp_path) == ["retired"]
+            async with open_archive(record) as file:
+                yield file
+
+        monkeypatch.setattr("ledgerlog.log.reader.open_archive", too_late)
+        with pytest.raises(Truncated) as told:
+            await records_of(log)
+        assert told.value.first_offset == 7
 
 
 async def test_the_files_of_truncated_records_go_and_no_others(tmp_path: Path) -> None:

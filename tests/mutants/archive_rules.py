@@ -368,6 +368,7 @@ MUTANTS = (
         "LogReader._read_elsewhere",
         """
         if moved is None or moved.file == record.file:
+            await self._look_for_truncation()
             raise
         """,
         "raise",
