@@ -375,7 +375,7 @@ MUTANTS = (
         "_split",
         "max(1, count * SCAN_PIECES_MAX // total)",
         "1",
-        "tests/spark/test_scan_plan.py::test_a_log_record_with_absurd_numbers_gives_a_bounded_plan",
+        "tests/spark/test_scan_plan.py::test_absurd_numbers_of_a_log_record_or_an_option_give_a_bounded_plan",
     ),
     mutant(
         "error_repeats_a_name_of_any_length",

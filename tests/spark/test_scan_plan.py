@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -74,14 +75,24 @@ def test_the_parts_hold_every_offset_of_the_range_once_and_in_order(
 
 
 @pytest.mark.parametrize("max_records", [None, 1])
-def test_a_log_record_with_absurd_numbers_gives_a_bounded_plan(max_records: int | None) -> None:
+@pytest.mark.parametrize("min_parts", [4, 2**40])
+def test_absurd_numbers_of_a_log_record_or_an_option_give_a_bounded_plan(
+    max_records: int | None, min_parts: int
+) -> None:
     stretches = [stretch(0, 5, 100), stretch(5, 2**62, 2**62, 1), stretch(2**62, 2**62 + 5, 100, 2)]
     pieces = cut("log", 1, stretches, 0, 2**62 + 5)
-    parts = share(pieces, max_bytes=64 * MIB, max_records=max_records, min_parts=4)
+    parts = share(pieces, max_bytes=64 * MIB, max_records=max_records, min_parts=min_parts)
     assert SCAN_PIECES_MAX // 2 <= len(parts) <= SCAN_PIECES_MAX + len(pieces)
     flat = list(itertools.chain.from_iterable(parts))
     assert (flat[0].start, flat[-1].end) == (0, 2**62 + 5)
     assert all(one.end == other.start for one, other in itertools.pairwise(flat))
+
+
+def test_many_wanted_parts_are_made_soon() -> None:
+    pieces = cut("log", 1, [stretch(0, 2**20, 2**20)], 0, 2**20)
+    begun = time.process_time()
+    assert len(share(pieces, max_bytes=64 * MIB, min_parts=90_000)) == 90_000
+    assert time.process_time() - begun < 20, "not with a look at all parts for each one"
 
 
 @given(logs(), st.integers(1, 30), st.sampled_from([1, 13, 700]))

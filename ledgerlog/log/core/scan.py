@@ -27,8 +27,10 @@ one log moves, even if the bound is very small.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import attrs
 
@@ -139,14 +141,15 @@ def share(
         max_bytes: The approximate limit of one part's weight.
         max_records: The most records of one part; None for no such bound. Parts are larger than these limits
             if there would be more than ``limits.SCAN_PIECES_MAX`` otherwise.
-        min_parts: Make at least this many parts, if there are enough records.
+        min_parts: Make at least this many parts, if there are enough records. This is also bounded by
+            ``limits.SCAN_PIECES_MAX``.
     """
     assert max_bytes > 0
     assert max_records is None or max_records > 0
     total = sum(piece.records for piece in pieces)
     if not total:
         return []
-    wanted = min(min_parts, total)
+    wanted = min(min_parts, total, SCAN_PIECES_MAX)
     if wanted > 1:
         # Split pieces are packed until a part is as full as its limit allows, so a limit by count gives the
         # number of parts.
@@ -166,9 +169,7 @@ def share(
         weight += piece.weight
         records += piece.records
     parts.append(tuple(open_part))
-    while len(parts) < wanted:
-        parts = _halve_largest(parts)
-    return parts
+    return _halve_largest(parts, wanted)
 
 
 def _split(pieces: Sequence[Piece], max_bytes: int, max_records: int | None) -> list[Piece]:
@@ -190,14 +191,23 @@ def _evenly(piece: Piece, count: int) -> list[Piece]:
     ]
 
 
-def _halve_largest(parts: list[tuple[Piece, ...]]) -> list[tuple[Piece, ...]]:
-    index = max(range(len(parts)), key=lambda at: sum(piece.records for piece in parts[at]))
-    part = parts[index]
-    if len(part) > 1:
-        halves = [part[: len(part) // 2], part[len(part) // 2 :]]
-    else:
-        halves = [(half,) for half in _evenly(part[0], 2)]
-    return [*parts[:index], *halves, *parts[index + 1 :]]
+def _halve_largest(parts: list[tuple[Piece, ...]], wanted: int) -> list[tuple[Piece, ...]]:
+    """Halve the part with the most records, until there are ``wanted`` parts."""
+
+    def sized(part: tuple[Piece, ...], *place: int) -> tuple[int, tuple[int, ...], tuple[Piece, ...]]:
+        return -sum(piece.records for piece in part), place, part
+
+    heap = [sized(part, index) for index, part in enumerate(parts)]
+    heapq.heapify(heap)
+    while len(heap) < wanted:
+        _, place, part = heapq.heappop(heap)
+        if len(part) > 1:
+            halves = [part[: len(part) // 2], part[len(part) // 2 :]]
+        else:
+            halves = [(half,) for half in _evenly(part[0], 2)]
+        for side, half in enumerate(halves):
+            heapq.heappush(heap, sized(half, *place, side))
+    return [part for _, _, part in sorted(heap, key=itemgetter(1))]
 
 
 @attrs.frozen
