@@ -344,7 +344,8 @@ def compact_on_spark(
                 else:
                     record = ArchivedFile.decode_untrusted(bytes(row["record"]), incarnation)
                     record = await archiver.archives.resolve(record)
-                    steps.append(await finish_group(archiver, group, record))
+                    work = finish_group(archiver, group, record)
+                    steps.append(await guarded(archiver, work, group[0].ledger_id))
                 if steps[-1].what in ("failed", "skipped"):
                     break  # A tombstone may go only after all records that it deletes.
             await publisher.publish(steps.append)

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep
 from ledgerlog.archive.jobs.publishing import TableOptions
+from ledgerlog.archive.jobs.rewrite import Group, finish_group
 from ledgerlog.archive.table import CATALOG_FILE, CATALOG_NAME
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.record import Record
 from ledgerlog.spark.archive import archive_on_spark, compact_on_spark
 from tests.spark.conftest import SparkOnLogs
@@ -107,6 +110,29 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     again = archive_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", keep_copies_s=0, table=TABLE)
     assert again == []
     assert rows_of_table(tmp_path / "archive", log_name) == [(record.offset, record.data) for record in left]
+
+
+def test_a_new_file_that_is_gone_ends_a_compaction_and_the_steps_until_then_are_told_and_published(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(on_spark, log_name, each=60)
+    archive_on_spark(on_spark.spark, on_spark.uri, log_name, str(tmp_path), keep_copies_s=0, table=TABLE)
+    finished: list[ArchivedFile] = []
+
+    async def second_is_gone(archiver: Archiver, group: Group, made: ArchivedFile) -> ArchiveStep:
+        finished.append(made)
+        if len(finished) == 2:
+            await archiver.delete_file(made)
+        return await finish_group(archiver, group, made)
+
+    monkeypatch.setattr("ledgerlog.spark.archive.finish_group", second_is_gone)
+    steps = compact_on_spark(
+        on_spark.spark, on_spark.uri, log_name, str(tmp_path), key="prefix:2", bytes_max=1, table=TABLE
+    )
+    assert [step.what for step in steps] == ["compacted", "failed", "published"]
+    assert finished[1].file in steps[1].why
+    left = records_of(on_spark, log_name)
+    assert rows_of_table(tmp_path, log_name) == [(record.offset, record.data) for record in left]
 
 
 @pytest.mark.soak
