@@ -61,7 +61,16 @@ def test_happenings_are_bounded() -> None:
     for number in range(2 * HAPPENINGS_MAX):
         happenings.add(float(number), "log a", "x")
     assert len(happenings.rows()) == HAPPENINGS_MAX
-    assert min(map(int, happenings.rows())) == HAPPENINGS_MAX + 1
+    assert [row["at_s"] for row in happenings.rows().values()] == [*range(HAPPENINGS_MAX, 2 * HAPPENINGS_MAX)]
+
+
+def test_the_lines_of_a_console_that_was_started_again_have_other_and_higher_numbers() -> None:
+    before, after = Happenings(), Happenings()
+    for at_s in (1000.0, 1000.0, 1002.0):
+        before.add(at_s, "log a", "x")
+    after.add(1003.0, "log a", "y")
+    assert len(before.rows()) == 3
+    assert max(map(int, before.rows())) < min(map(int, after.rows()))
 
 
 # --- bookies ----------------------------------------------------------------------------------------

@@ -80,18 +80,20 @@ def significant(value: float | None, digits: int = 3) -> float | None:
 class Happenings:
     """The last things that the console saw happen, for people.
 
-    Each is a line with a time, a subject, a text and a tone: ``good``, ``note`` or ``bad``.
+    Each is a line with a time, a subject, a text and a tone: ``good``, ``note`` or ``bad``. Its number comes
+    from its time. So if a console is started again, a page that is still open tells its lines from the old
+    ones.
     """
 
     _lines: deque[tuple[int, float, str, str, str]] = attrs.field(
         factory=lambda: deque(maxlen=HAPPENINGS_MAX)
     )
-    _count: int = 0
+    _last: int = 0
 
     def add(self, at_s: float, about: str, text: str, *, tone: str = "note") -> None:
         """Note that something happened."""
-        self._count += 1
-        self._lines.append((self._count, at_s, about, text, tone))
+        self._last = max(self._last + 1, round(1000 * at_s))
+        self._lines.append((self._last, at_s, about, text, tone))
 
     def rows(self) -> dict[str, Row]:
         """Return the lines by their numbers."""
