@@ -15,6 +15,7 @@ from hypercorn.trio.tcp_server import TCPServer
 
 from ledgerlog.admin.gate import AdminGate
 from ledgerlog.concurrency.complaints import Complaints
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.console.doors import Doors
 from ledgerlog.console.observer import ClusterObserver
 from ledgerlog.console.web import make_app
@@ -109,7 +110,12 @@ async def serve_console(
         config.certfile, config.keyfile = certificate, key
     # hypercorn has its own types for ASGI.
     app = cast(Any, make_app(client, observer, doors))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(observer.run)
-        (url, *_) = await nursery.start(partial(hypercorn.trio.serve, app, config))
-        await on_serving(url)
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(observer.run)
+            (url, *_) = await nursery.start(partial(hypercorn.trio.serve, app, config))
+            await on_serving(url)
+
+    async with open_nursery() as nursery:
+        nursery.start_soon(serve)  # The error of a task comes out bare. hypercorn wraps it in groups.

@@ -5,8 +5,12 @@ Times are mock times, so "within two seconds" is exact and says nothing about th
 
 from __future__ import annotations
 
+import gc
 import logging
+import socket
+import time
 from collections import Counter
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -19,6 +23,7 @@ from trio.testing import MockClock
 from ledgerlog.admin.gate import RequestRefused
 from ledgerlog.console.doors import Doors
 from ledgerlog.console.observer import Subject
+from ledgerlog.console.serving import serve_console
 from ledgerlog.errors import InvalidArgument, MetadataOutcomeUnknown
 from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_PAGE_ROWS, CONSOLE_REFRESH_S, CONSOLE_WATCHERS
 from ledgerlog.log import log as logs
@@ -34,7 +39,7 @@ from ledgerlog.model.secret import ADMIN
 from ledgerlog.model.token import TokenScope
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, GoOn
-from ledgerlog.testing.memory_cluster import eventually
+from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.console.stage import NOW_S, Stage, Stream, staged, token, watching
 
 CLOSED = Admission(ProvenBy.SECRET)
@@ -556,3 +561,28 @@ async def test_a_malformed_request_gets_one_line_that_says_why(clock: MockClock)
             )
             assert (answer.status_code, list(answer.json())) == (status, ["error"])
         assert stage.observer.watchers == 0
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # hypercorn does not close them.
+async def test_a_console_that_cannot_listen_says_so_with_a_bare_error() -> None:
+    async def serving(url: str) -> None:
+        pytest.fail(url)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with open_cluster() as cluster, cluster.client() as client:
+            with pytest.raises(OSError, match="in use"):
+                await serve_console(
+                    client.opened, listen, hosts=frozenset(), now_s=time.time, on_serving=serving
+                )
+            with pytest.raises(FileNotFoundError):
+                await serve_console(
+                    client.opened,
+                    "127.0.0.1:0",
+                    hosts=frozenset(),
+                    now_s=time.time,
+                    certificate="/missing/certificate.pem",
+                    key="/missing/key.pem",
+                    on_serving=serving,
+                )
+    gc.collect()
