@@ -219,6 +219,26 @@ def test_a_takeover_is_drawn_step_by_step() -> None:
     assert [row["tone"] for row in happenings.rows().values()] == ["note", "good"]
 
 
+def test_a_log_whose_open_ledger_repair_closed_has_no_leader_until_the_next_one_comes() -> None:
+    board = LogBoard("orders", Happenings())
+    before = log_of()
+    board.on_record(before, 1.0)
+    board.on_ledger(1, ledger_of(1, LedgerState.IN_RECOVERY), 5.0)
+    board.on_ledger(1, ledger_of(1, LedgerState.CLOSED, last_entry=4), 6.0)
+    assert board.row()["lead"] == "nobody"
+    assert takeover(board)["is_closed"]
+    counted = before.segments[1].with_counts(SegmentCounts(5, 50, 1, 2))
+    segments = (before.segments[0], counted, LogSegment(2, 2, 15))
+    board.on_record(attrs.evolve(before, epoch=2, token=b"u", segments=segments), 4000.0)
+    assert board.row()["lead"] == "led"
+    assert takeover(board)["is_over"]
+    assert takeover(board)["seconds"] is None, "it did not take an hour"
+    late = LogBoard("orders", Happenings())
+    late.on_record(before, 10.0)
+    late.on_ledger(1, ledger_of(1, LedgerState.CLOSED, last_entry=4), 10.0)
+    assert late.row()["lead"] == "nobody"
+
+
 def test_a_takeover_that_was_too_fast_to_watch_is_told_by_its_result() -> None:
     board = LogBoard("orders", Happenings())
     before = log_of()

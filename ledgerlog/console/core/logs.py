@@ -30,6 +30,8 @@ _NEWEST_ALONE = 6
 """This many of the newest ledgers each have their own part of the line."""
 _TAKEOVERS_SHOWN = 5
 _WINDOW_S = 6.0
+_LEADER_S = 10.0
+"""A leader that closes the ledgers of a log leads it sooner than this many seconds later."""
 
 
 def line_of(segments: Sequence[LogSegment], next_offset: int | None) -> list[Row]:
@@ -88,6 +90,8 @@ class _Takeover:
     ledger: int | None = None
     fenced: list[int] = attrs.field(factory=list)
     closed: dict[int, int] = attrs.field(factory=dict)
+    closed_s: float | None = None
+    """When the last of its ledgers was closed."""
     ended_s: float | None = None
     was_watched: bool = True
     """Whether the console saw the beginning of the takeover."""
@@ -182,6 +186,8 @@ class LogBoard:
             if ledger_id not in current.fenced:
                 current.fenced.append(ledger_id)
         elif ledger.state is LedgerState.CLOSED and current is not None and ledger.last_entry is not None:
+            if ledger_id not in current.closed:
+                current.closed_s = at_s
             current.closed[ledger_id] = ledger.last_entry
 
     def on_leader(self, leader: tuple[str, int, bool] | None, at_s: float) -> None:
@@ -229,6 +235,8 @@ class LogBoard:
         if takeover is None or takeover.ended_s is not None:
             takeover = self._begin(at_s, before.epoch)
             takeover.was_watched = False
+        elif takeover.closed_s is not None and at_s - takeover.closed_s > _LEADER_S:
+            takeover.was_watched = False  # Repair closed the ledgers, and the leader came long after that.
         takeover.epoch, takeover.ended_s = after.epoch, at_s
         for segment in before.open_segments:
             if segment.ledger_id not in takeover.fenced:
@@ -253,9 +261,11 @@ class LogBoard:
         assert self.metadata is not None
         if self.metadata.sealed:
             return "sealed"
-        if self._takeovers and self._takeovers[-1].ended_s is None:
+        states = {None if ledger is None else ledger.state for ledger in self._open.values()}
+        if LedgerState.IN_RECOVERY in states:
             return "taken over"
-        return "led" if self.metadata.open_segments else "nobody"
+        # Repair closes a ledger whose writer is gone, and the log's record stays as it is.
+        return "led" if states - {LedgerState.CLOSED} else "nobody"
 
     def row(self) -> Row:
         """Return the row of the log in a list of logs."""
