@@ -171,9 +171,12 @@ class LogFollower:
                 except MetadataUnavailable:
                     pass  # The other looks show that.
                 except LedgerLogError as why:
-                    self.board.on_tail_unknown(f"its end is not known now: {why}")
+                    if self.board.metadata is metadata:
+                        self.board.on_tail_unknown(f"its end is not known now: {why}")
                 else:
-                    self.board.on_tail(tail.offset, self._looking.now_s())
+                    # The record may have changed meanwhile. The log's end is then another one.
+                    if self.board.metadata is metadata:
+                        self.board.on_tail(tail.offset, self._looking.now_s())
                 self._looking.tell()
                 await trio.sleep(_TAIL_S if self._is_alone else _TAIL_IN_LIST_S)
             else:

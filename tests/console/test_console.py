@@ -27,12 +27,14 @@ from ledgerlog.console.serving import serve_console
 from ledgerlog.errors import InvalidArgument, MetadataOutcomeUnknown
 from ledgerlog.limits import CONSOLE_ALIVE_S, CONSOLE_PAGE_ROWS, CONSOLE_REFRESH_S, CONSOLE_WATCHERS
 from ledgerlog.log import log as logs
+from ledgerlog.log.positions import ReadPosition, find_tail
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.store import Create
 from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.layout import COOKIES, ledger_path, log_record_path
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.secret import ADMIN
@@ -109,6 +111,32 @@ async def test_a_log_that_is_deleted_while_it_is_shown_is_said_to_be_and_its_suc
                 await writer.append(b"one")
                 await eventually(lambda: rows(stream, "log")["orders"]["next_offset"] == 1)
                 assert rows(stream, "log")["orders"]["lead"] == "led"
+
+
+async def test_an_answer_about_the_end_that_comes_after_the_log_was_sealed_is_not_shown(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = trio.Event()
+    asked = 0
+
+    async def late(held: Any, metadata: LogMetadata) -> ReadPosition:
+        nonlocal asked
+        asked += 1
+        found = await find_tail(held, metadata)
+        await goes_on.wait()
+        return found
+
+    monkeypatch.setattr("ledgerlog.console.logs.find_tail", late)
+    async with staged() as stage, stage.cluster.client() as client:
+        log = await logs.create_log(client.opened, "orders")
+        async with log.writer() as writer, watching(stage.app, "kind=log&name=orders") as stream:
+            await eventually(lambda: asked == 1)
+            await writer.append_many([b"one", b"two"])
+            await log.seal()
+            await eventually(lambda: rows(stream, "log")["orders"].get("lead") == "sealed")
+            goes_on.set()
+            await trio.sleep(10)
+            assert rows(stream, "log")["orders"]["next_offset"] == 2
 
 
 async def test_a_log_that_is_not_there_yet_is_shown_once_it_is(clock: MockClock) -> None:
