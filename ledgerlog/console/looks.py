@@ -11,6 +11,7 @@ import trio
 
 from ledgerlog.console.core.bookies import BookieBoard
 from ledgerlog.console.core.picture import Happenings, Row
+from ledgerlog.console.core.repairs import WaitingCount
 from ledgerlog.errors import LedgerLogError, MetadataUnavailable
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import CONSOLE_GATHER_S
@@ -35,6 +36,7 @@ class Looking:
     """The wall clock, in seconds since 1970."""
     happenings: Happenings = attrs.Factory(Happenings)
     bookies: BookieBoard = attrs.field(init=False)
+    waiting: WaitingCount = attrs.field(init=False)
     limiter: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(_READS_AT_ONCE))
     """The limit on looks at the metadata store that run at the same time."""
     _troubles: dict[str, tuple[str, str]] = attrs.Factory(dict)
@@ -42,6 +44,7 @@ class Looking:
 
     def __attrs_post_init__(self) -> None:
         self.bookies = BookieBoard(self.happenings)
+        self.waiting = WaitingCount(self.happenings)
 
     # --- changes ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class RepairFollower:
 
     def __init__(self, looking: Looking, *, with_tasks: bool) -> None:
         """``with_tasks``: the page shows single tasks. Otherwise the page needs only their number."""
-        self.board = RepairBoard(looking.happenings)
+        self.board = RepairBoard(looking.waiting)
         self._looking = looking
         self._with_tasks = with_tasks
         self._queue = RepairQueue(looking.client)

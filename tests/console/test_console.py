@@ -113,6 +113,36 @@ async def test_a_log_that_is_deleted_while_it_is_shown_is_said_to_be_and_its_suc
                 assert rows(stream, "log")["orders"]["lead"] == "led"
 
 
+async def test_what_happens_to_a_log_is_told_once_however_many_pages_show_the_log(clock: MockClock) -> None:
+    async with (
+        staged() as stage,
+        stage.cluster.client() as client,
+        watching(stage.app, "kind=logs") as stream,
+        watching(stage.app, "kind=log&name=orders") as other,
+    ):
+        for _ in range(2):
+            log = await logs.create_log(client.opened, "orders")
+            for _ in range(2):
+                async with log.writer() as writer:
+                    await writer.append(b"one")
+                    await eventually(
+                        lambda: rows(other, "log")["orders"].get("next_offset") == writer.next_offset
+                    )
+            await logs.delete_log(client.opened, "orders")
+            await eventually(lambda: rows(stream, "logs")["orders"]["state"] == "deleted")
+            await eventually(lambda: rows(other, "log")["orders"]["state"] == "deleted")
+        await trio.sleep(10)
+        lines = sorted(rows(stream, "happenings").items(), key=lambda line: int(line[0]))
+        told = [row["text"] for _, row in lines if row["about"] == "log orders"]
+        assert told == [
+            "is led in epoch 2, in ledger 1",
+            "was deleted",
+            "is there again: another log of this name",
+            "is led in epoch 2, in ledger 3",
+            "was deleted",
+        ]
+
+
 async def test_an_answer_about_the_end_that_comes_after_the_log_was_sealed_is_not_shown(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

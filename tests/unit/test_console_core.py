@@ -12,7 +12,7 @@ from ledgerlog.console.core.bookies import BookieBoard, Registered
 from ledgerlog.console.core.ledgers import copies_there, ledger_row
 from ledgerlog.console.core.logs import LogBoard, line_of
 from ledgerlog.console.core.picture import HAPPENINGS_MAX, Happenings, difference, patched
-from ledgerlog.console.core.repairs import RepairBoard
+from ledgerlog.console.core.repairs import RepairBoard, WaitingCount
 from ledgerlog.limits import CONSOLE_LINE_PARTS_MAX, CONSOLE_PAGE_ROWS
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
@@ -300,7 +300,8 @@ def test_the_copies_in_reach_are_those_of_the_entry_that_has_the_fewest() -> Non
 
 def test_repair_shrinks_on_the_board_and_shows_who_works_on_what() -> None:
     happenings = Happenings()
-    board = RepairBoard(happenings)
+    count = WaitingCount(happenings)
+    board = RepairBoard(count)
     board.on_tasks([], {}, 0.0)
     board.on_tasks(range(100), {70: "w"}, 1.0)
     board.on_task(70, RepairTask(ledger_id=70, lost=("b1",)))
@@ -316,3 +317,8 @@ def test_repair_shrinks_on_the_board_and_shows_who_works_on_what() -> None:
     summary = board.sections(with_tasks=True)["repair"][""]
     assert [number for _, number in summary["history"]] == [0, 100, 1, 0]
     assert [row["tone"] for row in happenings.rows().values()] == ["bad", "good"]
+    other = RepairBoard(count)
+    for waiting in ([], [3], []):
+        for each in (board, other):
+            each.on_tasks(waiting, {}, 4.0)
+    assert [row["tone"] for row in happenings.rows().values()] == ["bad", "good"] * 2, "each once"

@@ -138,6 +138,8 @@ class LogBoard:
         self._cursors: dict[str, CursorState] = {}
         self._takeovers: deque[_Takeover] = deque(maxlen=_TAKEOVERS_SHOWN)
         self._takeover_count = 0
+        self._seen: tuple[int, int] | None = None
+        """The incarnation and the epoch of the last record."""
 
     # --- what is seen -----------------------------------------------------------------------------
 
@@ -147,6 +149,7 @@ class LogBoard:
         if before is not None and before.incarnation != metadata.incarnation:
             self._forget()
             before = None
+        self._seen = metadata.incarnation, metadata.epoch
         if before is None and self._state == "deleted":
             self._tell(at_s, "is there again: another log of this name", "note")
         self._state, self._why, self.metadata = "there", None, metadata
@@ -251,7 +254,7 @@ class LogBoard:
             self._tell(at_s, f"was recovered in epoch {after.epoch}, and has no leader", "note")
 
     def _tell(self, at_s: float, text: str, tone: str) -> None:
-        self._happenings.add(at_s, f"log {self.name}", text, tone=tone)
+        self._happenings.add(at_s, f"log {self.name}", text, tone=tone, once=self._seen)
 
     # --- what is shown ----------------------------------------------------------------------------
 

@@ -88,10 +88,25 @@ class Happenings:
     _lines: deque[tuple[int, float, str, str, str]] = attrs.field(
         factory=lambda: deque(maxlen=HAPPENINGS_MAX)
     )
+    _told: deque[tuple[str, str, object]] = attrs.field(factory=lambda: deque(maxlen=HAPPENINGS_MAX))
+    """The last happenings that may be seen on several pages: subject, text and ``once``."""
     _last: int = 0
 
-    def add(self, at_s: float, about: str, text: str, *, tone: str = "note") -> None:
-        """Note that something happened."""
+    def add(self, at_s: float, about: str, text: str, *, tone: str = "note", once: object = None) -> None:
+        """Note that something happened.
+
+        Args:
+            at_s: When it happened, in seconds since 1970.
+            about: The subject.
+            text: What happened.
+            tone: ``good``, ``note`` or ``bad``.
+            once: Each open page may see this. Add only one line with this subject, text and value. None: it
+                is seen once.
+        """
+        if once is not None:
+            if (about, text, once) in self._told:
+                return
+            self._told.append((about, text, once))
         self._last = max(self._last + 1, round(1000 * at_s))
         self._lines.append((self._last, at_s, about, text, tone))
 

@@ -12,7 +12,7 @@ from ledgerlog.limits import CONSOLE_PAGE_ROWS
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.repair import AuditState, RepairSettings, RepairTask, WorkerProgress
 
-__all__ = ["RepairBoard"]
+__all__ = ["RepairBoard", "WaitingCount"]
 
 _HISTORY = 120
 """How many past task counts the curve shows."""
@@ -24,11 +24,29 @@ class _Task:
     why: str | None
 
 
+@attrs.define(eq=False)
+class WaitingCount:
+    """How many ledgers waited at the last look of any page. All boards of repair share it, so that each
+    change is told once."""
+
+    _happenings: Happenings
+    _count: int | None = None
+
+    def on_count(self, count: int, at_s: float) -> None:
+        """Take the number of ledgers that wait now."""
+        before, self._count = self._count, count
+        if before is not None and before != count:
+            if not count:
+                self._happenings.add(at_s, "repair", "is done: no ledger waits", tone="good")
+            elif not before:
+                self._happenings.add(at_s, "repair", f"has {count} ledgers to look after", tone="bad")
+
+
 class RepairBoard:
     """Folds the observations of repair into rows. All times are in seconds since 1970."""
 
-    def __init__(self, happenings: Happenings) -> None:
-        self._happenings = happenings
+    def __init__(self, count: WaitingCount) -> None:
+        self._count = count
         self._waiting: tuple[int, ...] | None = None
         self._tasks: dict[int, _Task] = {}
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
@@ -55,15 +73,11 @@ class RepairBoard:
 
     def on_tasks(self, waiting: Sequence[int], locks: Mapping[int, str], at_s: float) -> None:
         """Take the ledgers that have tasks, and the workers that hold the locks of ledgers."""
-        before, self._waiting, self._locks = self._waiting, tuple(waiting), dict(locks)
+        self._waiting, self._locks = tuple(waiting), dict(locks)
         count = len(self._waiting)
         if not self._history or self._history[-1][1] != count:
             self._history.append((at_s, count))
-        if before is not None and len(before) != count:
-            if not count:
-                self._happenings.add(at_s, "repair", "is done: no ledger waits", tone="good")
-            elif not before:
-                self._happenings.add(at_s, "repair", f"has {count} ledgers to look after", tone="bad")
+        self._count.on_count(count, at_s)
         shown = {*self.shown}
         self._tasks = {ledger_id: task for ledger_id, task in self._tasks.items() if ledger_id in shown}
 
