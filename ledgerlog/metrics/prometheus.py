@@ -79,15 +79,12 @@ def _metric(family: Family) -> Metric:
 
 
 def _metrics(found: list[MetricSample]) -> Iterator[Metric]:
-    by_name: dict[str, list[MetricSample]] = {}
-    for sample in found:
-        by_name.setdefault(sample.name, []).append(sample)
+    """Yield a metric for each family. The samples of one histogram stay together: OpenMetrics requires it."""
+    metrics = {family.name: _metric(family) for family in FAMILIES}
+    owners = dict(metrics)
     for family in FAMILIES:
-        metric = _metric(family)
-        names = [family.name]
         if family.kind is MetricKind.HISTOGRAM:
-            names = [f"{family.name}_{part}" for part in ("bucket", "count", "sum")]
-        for sample in (sample for name in names for sample in by_name.get(name, ())):
-            metric.add_sample(sample.name, dict(sample.labels), sample.value)
-        if metric.samples:
-            yield metric
+            owners |= {f"{family.name}_{part}": metrics[family.name] for part in ("bucket", "count", "sum")}
+    for sample in found:
+        owners[sample.name].add_sample(sample.name, dict(sample.labels), sample.value)
+    return (metric for metric in metrics.values() if metric.samples)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import prometheus_client
+import prometheus_client.openmetrics.parser
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from bookie.server.metrics import bookie_measurements
 from bookie.server.shared import REFUSED
 from ledgerlog.cluster import Cluster
-from ledgerlog.metrics.families import BOOKIE_FIGURES, FAMILIES, INFO_SUMS
+from ledgerlog.counts import Histogram
+from ledgerlog.metrics.families import (
+    BOOKIE_FIGURES,
+    CLIENT_TAKEOVER_SECONDS,
+    FAMILIES,
+    INFO_SUMS,
+    Measurement,
+)
 from ledgerlog.metrics.prometheus import ClusterCollector, expose
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.metrics import repair_measurements
@@ -214,3 +224,12 @@ async def test_a_client_that_asks_for_openmetrics_gets_it(clock: MockClock) -> N
         assert text.endswith(b"# EOF\n")
         for accepts in ("", "text/plain;version=abc", "application/openmetrics-text;version=abc"):
             assert expose(measured, accepts)[1].startswith("text/plain")
+
+
+def test_the_samples_of_one_histogram_stand_together_as_openmetrics_requires() -> None:
+    found = [Measurement(CLIENT_TAKEOVER_SECONDS, Histogram(), (part,)) for part in ("write", "read")]
+    text = expose(found, "application/openmetrics-text;version=1.0.0")[0].decode()
+    parts = [line.split('part="')[1].split('"')[0] for line in text.splitlines() if "part=" in line]
+    assert [part for part, _ in itertools.groupby(parts)] == ["write", "read"]
+    (metric,) = prometheus_client.openmetrics.parser.text_string_to_metric_families(text)
+    assert len(metric.samples) == len(parts)
