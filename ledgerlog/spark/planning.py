@@ -40,6 +40,7 @@ from ledgerlog.log.positions import continues, find_moment, read_header
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import LogSegment
 from ledgerlog.spark.columns import COLUMNS, OffsetRange
 from ledgerlog.spark.options import Bound, ReadOptions
 from ledgerlog.spark.scanning import ScanPart
@@ -265,29 +266,33 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
 
 
 async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int) -> int:
-    place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
-    at = place.offset
-    # ``find_moment`` stops at the first open ledger: a reader of the log can begin there and skip older
-    # records. A table needs the exact offset, so search the open ledgers too.
-    for stretch in view.stretches:
-        if stretch.last_entry is not None and stretch.start == at:
-            at = await _offset_in_open(client, view, stretch, moment_ms)
-    return at
+    async def find(metadata: LogMetadata, version: int) -> int:
+        place = await find_moment(client.ledgers, ArchiveRegistry(client.store), metadata, moment_ms)
+        at = place.offset
+        # ``find_moment`` stops at the first open ledger: a reader of the log can begin there and skip older
+        # records. A table needs the exact offset, so search the open ledgers too.
+        for stretch in view.stretches:
+            index = metadata.index_of(stretch.ledger_id)
+            if index is not None and stretch.last_entry is not None and stretch.start == at:
+                at = await _offset_in_open(client, metadata.segments[index], stretch, moment_ms)
+        return at
+
+    # The log may have been truncated since the view was made.
+    registry = LogRegistry(client.store, client.environment)
+    return await registry.look(view.name, view.incarnation, find)
 
 
-async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch, moment_ms: int) -> int:
+async def _offset_in_open(client: LedgerClient, segment: LogSegment, stretch: Stretch, moment_ms: int) -> int:
     """Return the first offset of the first entry of an open ledger that is not older than a time.
 
     If all entries are older, return the end of the ledger.
     """
     assert stretch.last_entry is not None
-    index = view.metadata.index_of(stretch.ledger_id)
-    assert index is not None
     reader = await client.ledgers.open(stretch.ledger_id)
     search = EntrySearch(0, stretch.last_entry, moment_ms)
     headers = {}
     while search.probe is not None:
-        header = await read_header(reader, search.probe, view.metadata.segments[index])
+        header = await read_header(reader, search.probe, segment)
         headers[search.probe] = header
         search.on_value(header.timestamp_ms)
     return headers[search.found].first_offset if search.found in headers else stretch.end

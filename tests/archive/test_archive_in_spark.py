@@ -54,6 +54,16 @@ async def test_a_batch_reads_through_the_archive_what_the_client_reads(tmp_path:
         assert found == next(row[1] for row in before if row[2] >= before[21][2])
 
 
+async def test_a_moment_is_found_although_its_ledger_was_truncated_after_the_look_at_the_log() -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4, 3, 5)
+        before = await client_rows(log)
+        view = await look(client.opened, "log")
+        await log.truncate(4)
+        assert await offset_of(client.opened, view, "earliest", round(before[1][2].timestamp() * 1000)) == 4
+
+
 async def test_a_plan_holds_when_copies_are_given_up_before_it_is_carried_out(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)

@@ -403,7 +403,7 @@ MUTANTS = (
         "table_by_time_ends_at_the_first_open_ledger",
         "C.4",
         "_offset_of_moment",
-        "stretch.last_entry is not None and stretch.start == at",
+        "index is not None and stretch.last_entry is not None and stretch.start == at",
         "False",
         f"{_TEST_READING}::test_bounds_by_time_are_found_behind_a_ledger_that_cannot_be_closed_yet",
     ),
