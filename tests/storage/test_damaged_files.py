@@ -309,6 +309,32 @@ async def test_a_damaged_file_is_read_whatever_room_its_old_size_would_need(
     await machine.check_all()
 
 
+async def test_a_new_file_that_is_damaged_while_compaction_looks_at_older_ones_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The files were listed before this one was made."""
+    machine = Machine(STAYS)
+    await machine.fill()
+    path = machine.files()[0]
+    async with machine.running() as engine:
+        catalogue, pool = engine.compactor._catalogue, engine.compactor._pool
+        segments, logs = await catalogue.segments(), await catalogue.logs()
+        newest = next(row for row in (*segments, *logs) if pool.path_of(row.file) == path)
+
+        async def others(rows: list[FileRow]) -> list[FileRow]:
+            engine.compactor.suspect(newest.file)
+            return [row for row in rows if row != newest]
+
+        with monkeypatch.context() as patches:
+            patches.setattr(catalogue, "segments", lambda: others(segments))
+            patches.setattr(catalogue, "logs", lambda: others(logs))
+            await engine.compactor.compact(is_eventual=False)
+        assert path in machine.disk.files
+        await engine.compactor.compact(is_eventual=False)
+        assert path not in machine.disk.files
+    await machine.check_all()
+
+
 async def test_scrubbing_finds_rot_that_no_entry_needs(machine: Machine) -> None:
     """Otherwise only a later rebuild of the index would find it."""
     path = machine.files()[0]

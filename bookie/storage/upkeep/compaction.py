@@ -226,6 +226,7 @@ class Compactor:
                 return job
 
     async def _look_for_job(self, *, is_eventual: bool) -> Job | None:
+        suspects = frozenset(self._suspects)
         known = [*await self._catalogue.segments(), *await self._catalogue.logs()]
         files: set[int] = set()
         space = SpaceUse()
@@ -235,6 +236,7 @@ class Compactor:
             space = space.plus(piece)
             await trio.lowlevel.checkpoint()
         self.space = space
+        self._suspects -= suspects - files  # A file that became one since may be new.
         self._look_at_damaged(files)
         search = JobSearch(self._policy, is_eventual=is_eventual)
         for start in range(0, len(known), _STEP_FILES):
@@ -252,7 +254,6 @@ class Compactor:
     def _look_at_damaged(self, known: Set[int]) -> None:
         """Let damaged files be rewritten again if the index no longer names the run that could not be
         read."""
-        self._suspects &= known
         for file, damage in list(self.damaged.items()):
             if file not in known:
                 del self.damaged[file]
