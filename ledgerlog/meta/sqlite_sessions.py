@@ -41,6 +41,11 @@ session is removed, moved or emptied, the owner notices at the next renewal and 
 owner does not run, the other processes wait for the length of a lease, because the owner may treat the
 session as alive for so long.
 
+**Root and the owner of the file.** Root may open a store on another user's file, for example to look at it.
+Then root's lock file, and the directory if root has made it, go to the owner of the metadata file, as SQLite
+does with its log. Otherwise the owner's processes could not see whether root's session is alive. A lock file
+that a process may not open counts as the file of a live session.
+
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
 """
@@ -155,14 +160,14 @@ os.register_at_fork(after_in_child=SessionLock._drop_all_after_fork)
 
 
 def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
-    """Return the lock; None if another process holds it, or if the file does not exist."""
+    """Return the lock; None if the file does not exist, or if another process holds it or may hold it."""
     # Only the owner opens its file for writing. So a process that only tries a lock does not look like an
     # owner that dies (``sqlite_changes``).
     access = os.O_RDWR | os.O_CREAT | os.O_EXCL if create else os.O_RDONLY
     flags = access | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, 0o600)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         if create:
             raise
         return None
@@ -255,7 +260,7 @@ class Sessions:
         """For each live session whose lock file has no lease or is missing, the time when this was
         noticed."""
         with _os_translated(self._directory):
-            self._directory.mkdir(mode=0o700, exist_ok=True)
+            self._make_directory()
 
     @property
     def directory(self) -> Path:
@@ -274,10 +279,11 @@ class Sessions:
         while lock is None:
             session_id = secrets.token_hex(8)
             with _os_translated(self._directory):
-                self._directory.mkdir(mode=0o700, exist_ok=True)
+                self._make_directory()
                 lock = _try_lock(self._path_of(session_id), create=True)
         try:
             with _os_translated(self._directory), lock.claimed():
+                self._give_to_owner(self._path_of(session_id))
                 until_ns = boot_clock_ns() + self._timeout_ns
                 lock.write_lease(until_ns)
             with self._file.writing():
@@ -400,6 +406,19 @@ class Sessions:
                     if lock is not None:
                         lock.release()
 
+    def _make_directory(self) -> None:
+        try:
+            self._directory.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        self._give_to_owner(self._directory)
+
+    def _give_to_owner(self, path: Path) -> None:
+        """If this process is root, give what it has made to the owner of the metadata file."""
+        if os.geteuid() == 0:
+            status = os.stat(self._file.path)
+            os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
+
     def _path_of(self, session_id: str) -> Path:
         return self._directory / f"{session_id}.lock"
 
@@ -424,12 +443,17 @@ class Sessions:
         return in_the_file > now_ns
 
     def _lease_in_file(self, session_id: str, *, is_claimed: bool) -> int | None:
-        """Return the end of the lease in the session's lock file; None if the file is gone or holds none."""
+        """Return the end of the lease in the session's lock file; None if the file is gone or holds none.
+
+        If this process may not open the file, return an end that no clock reaches.
+        """
         with _os_translated(self._directory), contextlib.ExitStack() as opened:
             try:
                 descriptor = os.open(self._path_of(session_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError:
                 return None
+            except PermissionError:
+                return _IN_THE_FILE
             opened.callback(os.close, descriptor)
             if is_claimed:
                 opened.enter_context(_claimed(descriptor, fcntl.F_RDLCK))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
 import attrs
@@ -186,3 +188,58 @@ async def test_a_session_ends_although_its_lock_file_cannot_be_removed(
         assert lock_of(path, ended._lease).exists()
         other._sessions.sweep()
         assert not lock_of(path, ended._lease).exists()
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def path_of_nobody() -> Iterator[Path]:
+    """The metadata file of another user than root, in a directory that this user can reach."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, NOBODY, NOBODY)
+        yield Path(directory) / "meta.db"
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_what_root_makes_beside_the_file_of_another_user_belongs_to_that_user(
+    path_of_nobody: Path,
+) -> None:
+    path = path_of_nobody
+    with as_nobody():
+        async with opened(path):
+            pass
+    shutil.rmtree(path.with_name("meta.db-sessions"))
+    async with opened(path) as store:
+        await store.create("members/root", b"", ephemeral=True)
+        for made in (path.with_name("meta.db-sessions"), lock_of(path, store.session._lease)):
+            assert (made.stat().st_uid, made.stat().st_gid) == (path.stat().st_uid, path.stat().st_gid)
+        with as_nobody():
+            async with opened(path) as other:
+                assert await other.children("members") == ["root"]
+                store.session._lease.lock.release(unlink=False)
+                assert other._sessions.reap(throttled=False) == ["members/root"]
+
+
+async def test_a_lock_file_that_a_process_may_not_open_is_of_a_live_session(path_of_nobody: Path) -> None:
+    path = path_of_nobody
+    with as_nobody():
+        async with opened(path):
+            pass
+    async with opened(path) as store:
+        await store.create("members/root", b"", ephemeral=True)
+        os.chown(lock_of(path, store.session._lease), 0, 0)
+        with as_nobody():
+            async with opened(path) as other:
+                assert other._sessions.reap(throttled=False) == []
+                assert await other.children("members") == ["root"]
