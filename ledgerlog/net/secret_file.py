@@ -83,13 +83,18 @@ def ensure_secret_file(path: str) -> str:
     """Make a file with a new cluster's secret, unless there is a file already. Return the absolute path of
     the file.
 
+    Any number of processes may do this at the same time; one of them makes the file.
+
     Raises:
         InvalidArgument: The existing file cannot be used, or the file cannot be made.
     """
-    if exists(path):
-        read_secret_file(path)
-    else:
-        make_secret_file(path, Secrets(None, (new_secret(),)))
+    if not exists(path):
+        try:
+            make_secret_file(path, Secrets(None, (new_secret(),)))
+        except InvalidArgument as failure:
+            if not isinstance(failure.__cause__, FileExistsError):
+                raise
+    read_secret_file(path)
     return os.path.abspath(path)
 
 

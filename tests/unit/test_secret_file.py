@@ -16,6 +16,7 @@ from ledgerlog.net import secret_file
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.secret_file import (
     SecretFile,
+    ensure_secret_file,
     make_secret_file,
     new_secret,
     read_secret_file,
@@ -47,6 +48,17 @@ def test_a_file_is_made_for_its_owner_only_and_never_over_another(path: Path) ->
         make_secret_file(str(path), Secrets(None, (new_secret(),)))
     assert read_secret_file(str(path)) == SECRETS
     assert os.listdir(path.parent) == [path.name], "no half-made file is left"
+
+
+def test_a_file_that_another_process_makes_first_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_secret_file(str(path), SECRETS)
+    monkeypatch.setattr(secret_file, "exists", lambda path: False)  # So it looked a moment ago.
+    assert ensure_secret_file(str(path)) == str(path)
+    assert read_secret_file(str(path)) == SECRETS
+    assert os.listdir(path.parent) == [path.name]
+    path.chmod(0o644)
+    with pytest.raises(InvalidArgument, match="other users can access"):
+        ensure_secret_file(str(path))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610])
