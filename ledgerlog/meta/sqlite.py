@@ -436,10 +436,11 @@ class SqliteStore(SingleWrites):
         try:
             with on_lost_answer(self._watches.changed_somewhere):
                 while True:
+                    file = self._file  # If it is displaced, another call may adopt a new one meanwhile.
                     try:
                         return await self._worker.run(work_in_place, timeout_s=timeout_s)
                     except Displaced as displaced:
-                        await self._adopt(self._file, displaced)
+                        await self._adopt(file, displaced)
         except WrongCluster:
             self._was_refused = True
             raise

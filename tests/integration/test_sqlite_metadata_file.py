@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from ledgerlog.meta import sqlite_file
 from ledgerlog.meta.backup_file import write_backup
 from ledgerlog.meta.belonging import Belonging, make_cluster
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store, save_sqlite
-from ledgerlog.meta.sqlite_file import open_metadata_file, read_snapshot
+from ledgerlog.meta.sqlite_file import Displaced, open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import NS, Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
 from tests.waiting import PATIENCE_S
@@ -423,6 +424,18 @@ async def test_what_can_be_read_is_read_where_the_dead_cannot_be_reaped(
 # --- replaced under a live store ------------------------------------------------------------------
 
 
+def put_copy_in_place(path: Path) -> None:
+    """Replace the file, which a store has open, by a copy of itself."""
+    copy = path.with_name("copy")
+    with sqlite3.connect(path) as connection, sqlite3.connect(copy) as target:
+        connection.backup(target)
+    connection.close()
+    target.close()
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink()
+    os.replace(copy, path)
+
+
 async def test_a_file_in_whose_place_another_was_put_beside_its_log_is_not_mixed_with_it(
     tmp_path: Path,
 ) -> None:
@@ -546,16 +559,10 @@ async def test_a_file_that_cannot_be_adopted_now_did_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a commit of our own session fails, the caller's operation may still succeed."""
-    path, copy = tmp_path / "meta.db", tmp_path / "copy"
+    path = tmp_path / "meta.db"
     async with open_sqlite_store(path) as store:
         await make_cluster(store, os.urandom)
-        with sqlite3.connect(path) as connection, sqlite3.connect(copy) as target:
-            connection.backup(target)
-        connection.close()
-        target.close()
-        for name in ("meta.db", "meta.db-wal", "meta.db-shm"):
-            (tmp_path / name).unlink()
-        os.replace(copy, path)
+        put_copy_in_place(path)
 
         def lose(sessions: Sessions) -> Lease:
             raise MetadataOutcomeUnknown("the commit failed")
@@ -571,6 +578,28 @@ async def test_a_file_that_cannot_be_adopted_now_did_nothing(
                     break
                 except MetadataUnavailable:
                     await trio.sleep(0.05)
+
+
+async def test_a_call_that_learns_late_of_a_replaced_file_goes_on_with_the_file_that_was_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        await store.create("a", b"")
+        put_copy_in_place(path)
+        run = store._worker.run
+
+        async def tell_late(work: Callable[[], object], **options: float | None) -> object:
+            try:
+                return await run(work, **options)
+            except Displaced:
+                monkeypatch.undo()
+                assert await store.get("a") is not None
+                raise
+
+        monkeypatch.setattr(store._worker, "run", tell_late)
+        assert await store.get("a") is not None
 
 
 # --- a backup --------------------------------------------------------------------------------------
