@@ -426,7 +426,6 @@ class SqliteStore(SingleWrites):
         ``work`` gets a list, and appends the paths whose changes it has committed. These paths are announced
         to the watches even if ``work`` raises.
         """
-        self._check_open()
         changed: list[str] = []
 
         def work_in_place() -> T:
@@ -436,6 +435,7 @@ class SqliteStore(SingleWrites):
         try:
             with on_lost_answer(self._watches.changed_somewhere):
                 while True:
+                    self._check_open()
                     file = self._file  # If it is displaced, another call may adopt a new one meanwhile.
                     try:
                         return await self._worker.run(work_in_place, timeout_s=timeout_s)

@@ -29,7 +29,7 @@ from ledgerlog.errors import (
 from ledgerlog.meta import sqlite_file
 from ledgerlog.meta.backup_file import write_backup
 from ledgerlog.meta.belonging import Belonging, make_cluster
-from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store, save_sqlite
+from ledgerlog.meta.sqlite import SqliteSession, SqliteStore, open_sqlite_store, save_sqlite
 from ledgerlog.meta.sqlite_file import Displaced, open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import NS, Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
@@ -600,6 +600,29 @@ async def test_a_call_that_learns_late_of_a_replaced_file_goes_on_with_the_file_
 
         monkeypatch.setattr(store._worker, "run", tell_late)
         assert await store.get("a") is not None
+
+
+async def test_a_call_on_a_displaced_file_ends_when_the_store_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, is_closed = tmp_path / "meta.db", trio.Event()
+
+    async def find_displaced(work: Callable[[], object], **options: float | None) -> object:
+        assert not is_closed.is_set(), "it asks a store that is closed"
+        await is_closed.wait()
+        raise Displaced("is gone: there is no such file")
+
+    async def get(store: SqliteStore) -> None:
+        with pytest.raises(MetadataUnavailable, match="is closed"):
+            await store.get("a")
+
+    async with trio.open_nursery() as nursery:
+        async with open_sqlite_store(path) as store:
+            await make_cluster(store, os.urandom)
+            monkeypatch.setattr(store._worker, "run", find_displaced)
+            nursery.start_soon(get, store)
+            await wait_all_tasks_blocked()
+        is_closed.set()
 
 
 # --- a backup --------------------------------------------------------------------------------------
