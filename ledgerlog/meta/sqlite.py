@@ -510,7 +510,6 @@ class SqliteStore(SingleWrites):
         processes notice it by the lock.
         """
         self._closed = True
-        self._close_hints()
 
         def close() -> None:
             try:
@@ -525,9 +524,10 @@ class SqliteStore(SingleWrites):
                 self._session._lease.lock.release(unlink=False)
                 self._file.close()
 
-        # If a session is being opened now, wait for the lock. Then the new session is ended too.
+        # If a session or a file is being opened now, wait for the lock. Then the new one is closed too.
         with trio.CancelScope(shield=True):
-            async with self._replacing:
+            async with self._replacing, self._adopting:
+                self._close_hints()
                 # Make one attempt, of bounded length, and never skip it: the descriptors must be closed.
                 await trio.to_thread.run_sync(close, limiter=self._worker._limiter)
         self._session._become(SessionState.LOST)

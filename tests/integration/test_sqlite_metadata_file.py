@@ -9,8 +9,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -26,11 +28,11 @@ from ledgerlog.errors import (
     StorageError,
     WrongCluster,
 )
-from ledgerlog.meta import sqlite_file
+from ledgerlog.meta import sqlite, sqlite_file
 from ledgerlog.meta.backup_file import write_backup
 from ledgerlog.meta.belonging import Belonging, make_cluster
 from ledgerlog.meta.sqlite import SqliteSession, SqliteStore, open_sqlite_store, save_sqlite
-from ledgerlog.meta.sqlite_file import Displaced, open_metadata_file, read_snapshot
+from ledgerlog.meta.sqlite_file import Busy, Displaced, open_metadata_file, read_snapshot
 from ledgerlog.meta.sqlite_sessions import NS, Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
 from tests.waiting import PATIENCE_S
@@ -623,6 +625,39 @@ async def test_a_call_on_a_displaced_file_ends_when_the_store_is_closed(
             nursery.start_soon(get, store)
             await wait_all_tasks_blocked()
         is_closed.set()
+
+
+async def test_a_file_that_is_adopted_while_the_store_closes_is_closed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, adopts, goes_on = tmp_path / "meta.db", trio.Event(), threading.Event()
+    open_file = sqlite._open_file
+
+    def open_later(*args: Any, **options: bool) -> object:
+        trio.from_thread.run_sync(adopts.set)
+        if not goes_on.is_set():
+            raise Busy
+        return open_file(*args, **options)
+
+    async def get(store: SqliteStore) -> None:
+        with pytest.raises(MetadataUnavailable, match="is closed"):
+            await store.get("a")
+
+    async def go_on() -> None:
+        await adopts.wait()
+        await trio.sleep(0.2)  # The store is closing now.
+        goes_on.set()
+
+    async with trio.open_nursery() as nursery, open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        put_copy_in_place(path)
+        monkeypatch.setattr(sqlite, "_open_file", open_later)
+        nursery.start_soon(get, store)
+        nursery.start_soon(go_on)
+        await adopts.wait()
+    assert list(path.with_name("meta.db-sessions").iterdir()) == [], "no session is left"
+    assert store._hints is not None
+    assert store._hints._inotify.closed
 
 
 # --- a backup --------------------------------------------------------------------------------------
