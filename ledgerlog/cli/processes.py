@@ -135,11 +135,8 @@ class Child:
         with self._reaper:
             await trio.lowlevel.wait_readable(self._pidfd)
             self._process.wait()
-            self._ended.set()
-
-    def _close(self) -> None:
-        if self.exit_status is not None:
             os.close(self._pidfd)
+            self._ended.set()
 
     def how_it_ended(self) -> str:
         """Say how the process ended, and why, according to its log (``end_of_log``)."""
@@ -196,7 +193,7 @@ class ChildProcesses:
             name, [os.fspath(part) for part in command], pipe_in, pipe_out, log_path, environment, cwd
         )
         self._children.append(child)
-        self._nursery.start_soon(child._reap)
+        self._nursery.start_soon(self._reap, child)
         async with trio.lowlevel.FdStream(report_fd) as report:
             refusal = await report.receive_some()  # b"" once the program runs.
         if refusal:
@@ -207,6 +204,11 @@ class ChildProcesses:
     def running(self) -> list[Child]:
         """Return the children that have not ended, in the order of their start."""
         return [child for child in self._children if child.is_running]
+
+    async def _reap(self, child: Child) -> None:
+        await child._reap()
+        if not child.is_running and child.stdin is child.stdout is None:
+            self._children.remove(child)  # So starting a process again and again collects nothing.
 
     async def _end_all(self, grace_s: float) -> None:
         # Run this even while everything is being cancelled. Each step is bounded in time.
@@ -235,17 +237,12 @@ async def open_children(*, grace_s: float = GRACE_S) -> AsyncIterator[ChildProce
 
     The end of the body takes at most ``grace_s`` and some seconds, even if it is cancelled.
     """
-    children: ChildProcesses | None = None
-    try:
-        async with open_nursery() as nursery:
-            children = ChildProcesses(nursery)
-            try:
-                yield children
-            finally:
-                await children._end_all(grace_s)
-    finally:
-        for child in children._children if children is not None else []:
-            child._close()
+    async with open_nursery() as nursery:
+        children = ChildProcesses(nursery)
+        try:
+            yield children
+        finally:
+            await children._end_all(grace_s)
 
 
 def _spawn(

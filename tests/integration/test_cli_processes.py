@@ -160,6 +160,17 @@ async def test_the_end_of_a_child_is_told_with_its_last_words(tmp_path: Path) ->
         assert children.running == []
 
 
+async def test_a_child_that_has_ended_leaves_no_descriptor_open() -> None:
+    async with open_children() as children:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            child = await children.start("child", SLEEP)
+            await child.stop()
+            child.kill()  # This does nothing: its descriptor may be another file's now.
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert children._children == []
+
+
 async def test_a_program_that_cannot_be_run_is_told_at_once() -> None:
     async with open_children() as children:
         with pytest.raises(ChildFailed, match="No such file"):
