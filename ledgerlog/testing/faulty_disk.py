@@ -35,6 +35,7 @@ import trio
 
 from bookie.storage.disk.disk import File
 from bookie.storage.disk.memory import MemoryDisk, MemoryFile
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import StorageError
 
 __all__ = ["DiskCall", "DiskFault", "Fails", "FaultyDisk", "Gate", "skips"]
@@ -84,7 +85,7 @@ class Fails:
         """Raise the error if this call has to fail."""
         if self._concerns(call):
             self.count += 1
-            raise type(self.error)(*self.error.args)
+            raise fresh(self.error)
 
     def _concerns(self, call: DiskCall) -> bool:
         return call.verb in self.verbs and self.only(call.path)

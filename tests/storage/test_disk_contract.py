@@ -17,8 +17,8 @@ from bookie.storage.disk import real as real_disk
 from bookie.storage.disk.disk import Disk, FileMissing
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.disk.real import RealDisk
-from ledgerlog.errors import DiskFull, StorageError, StorageLocked
-from ledgerlog.testing.faulty_disk import FaultyDisk
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, StorageLocked
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 
 
 @pytest.fixture(params=["memory", "faulty", "real"])
@@ -243,3 +243,17 @@ async def test_a_disk_says_how_much_room_there_is_or_that_nothing_bounds_it(
         assert 0 <= space.free <= space.total <= found.f_blocks * found.f_frsize
         with pytest.raises(StorageError):
             await disk.space(str(tmp_path / "missing"))
+
+
+async def test_a_call_that_fails_with_an_error_raises_a_copy_of_it() -> None:
+    error = StorageCorrupt("/data/entries", 4096, "its checksum does not match")
+    disk = FaultyDisk(Fails("create", error=error))
+    for _ in range(2):
+        with pytest.raises(StorageCorrupt) as caught:
+            await disk.create("/data/f", 4096)
+        assert caught.value is not error
+        assert (str(caught.value), caught.value.path, caught.value.offset) == (
+            str(error),
+            "/data/entries",
+            4096,
+        )
