@@ -118,17 +118,19 @@ class FaultyHostNetwork:
         network.connects += 1
         await there.wait_clear()
         await back.wait_clear()
-        if there.is_cut or back.is_cut:
+
+        def is_cut() -> bool:
+            return there.is_cut or back.is_cut
+
+        lost = ConnectionLost(f"cannot connect to {address}: the link is cut")
+        if is_cut():
             await trio.lowlevel.checkpoint()
-            raise ConnectionLost(f"cannot connect to {address}: the link is cut")
-        stream = _FaultyStream(
-            await network._local.connect(address, principal=network.principals.get(self.host)),
-            network,
-            self.host,
-            address,
-            there=there,
-            back=back,
-        )
+            raise lost
+        inner = await network._local.connect(address, principal=network.principals.get(self.host))
+        if is_cut():  # Meanwhile.
+            inner.close()
+            raise lost
+        stream = _FaultyStream(inner, network, self.host, address, there=there, back=back)
         network._streams[stream] = None
         return stream
 

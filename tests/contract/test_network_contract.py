@@ -349,6 +349,27 @@ async def test_connections_that_nobody_accepted_end_with_their_listener(network:
     client.close()
 
 
+async def test_a_link_that_is_cut_while_a_connection_begins_carries_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = FaultyNetwork()
+    listener = await network.at("bookie").listen("bookie")
+    connect = network._local.connect
+
+    async def connect_late(address: str, **options: None) -> Stream:
+        network.cut("client", "bookie")
+        return await connect(address, **options)
+
+    monkeypatch.setattr(network._local, "connect", connect_late)
+    with pytest.raises(ConnectionLost, match="the link is cut"):
+        await network.at("client").connect("bookie")
+    server = await listener.accept()
+    with trio.fail_after(PATIENCE_S):
+        assert await server.receive_into(memoryview(bytearray(1))) == 0
+    server.close()
+    listener.close()
+
+
 @pytest.mark.parametrize("address", ["", "a b:1", "\n:1"])
 async def test_a_malformed_address_is_an_invalid_argument(network: Network, address: str) -> None:
     with pytest.raises(InvalidArgument):
