@@ -121,10 +121,10 @@ class Worker:
 
         Raises the errors of reading settings and of registering.
         """
-        session = self._client.store.session
         # Read the settings first: never copy at an unknown rate, or during an unknown pause.
         self._workers = await self._queue.worker_count() + 1
         await self._heed()
+        session = self._client.store.session
         key = await self._queue.register_worker()
         try:
             async with trio.open_nursery() as nursery:
@@ -140,7 +140,8 @@ class Worker:
                 logger.info("worker=%s: its session is over; it starts again", self.name)
                 nursery.cancel_scope.cancel()
         finally:
-            if self._client.store.session is session and session.state is SessionState.CONNECTED:
+            # The node may belong to a session that followed this one while the worker registered.
+            if self._client.store.session.state is SessionState.CONNECTED:
                 with trio.move_on_after(_LEAVE_S, shield=True):
                     try:
                         await self._queue.unregister_worker(key)

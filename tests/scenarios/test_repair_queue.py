@@ -23,6 +23,7 @@ from ledgerlog.model.layout import (
     COOKIES,
     READ_ONLY_BOOKIES,
     REPAIR_SETTINGS,
+    REPAIR_WORKERS,
     draining_path,
     read_only_path,
     repair_task_path,
@@ -33,6 +34,7 @@ from ledgerlog.repair.auditor import Pass, pass_over_now
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.repair.queue import RepairQueue
+from ledgerlog.repair.worker import Worker
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, StaleReplica, answer_lost_behind, before
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
@@ -326,6 +328,29 @@ async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: Mock
         assert process.copied_bytes == 1_200_000
         # There are three pieces in some order. Each piece but the last makes the next one wait.
         assert 60 < trio.current_time() - began < 120
+
+
+@pytest.mark.parametrize(("verb", "path"), [("get", REPAIR_SETTINGS), ("create", REPAIR_WORKERS)])
+async def test_a_worker_whose_session_ends_while_it_begins_leaves_no_other_worker_behind(
+    clock: MockClock, verb: str, path: str
+) -> None:
+    async with open_cluster(bookies=0) as cluster, cluster.client() as client, cluster.client() as other:
+        queue = await set_up(other)
+        store = client.store
+
+        async def lose_session(call: Call) -> None:
+            if call.verb == verb and call.path.startswith(path):
+                store.faults.clear()
+                store.inner.expire_session()
+
+        store.faults.append(before(lose_session))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Worker(client.opened, name="w").run)
+            await trio.sleep(100)
+            assert not store.faults
+            assert await queue.worker_count() == 1
+            nursery.cancel_scope.cancel()
+        assert await queue.worker_count() == 0
 
 
 async def test_a_task_that_is_stuck_names_nobody_who_is_back(clock: MockClock) -> None:
