@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import attrs
 
 from ledgerlog.archive.reader import in_thread
 from ledgerlog.archive.registry import ArchiveRegistry, DestinationRegistry
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
@@ -61,8 +63,11 @@ async def list_archives(client: LedgerClient) -> list[ListedArchive]:
         for record, _ in await archives.of_log(incarnation):
             where = by_id.get(record.destination)
             if where is None:
-                url = destination_url(record.file)
-                where = url if record.destination else await in_thread(partial(where_of, url), file=url)
+                where = destination_url(record.file)
+                if not record.destination:
+                    # A record of version 0.1 may name a place that is not known on this machine.
+                    with suppress(InvalidArgument):
+                        where = await in_thread(partial(where_of, where), file=where)
             files[where].append(record)
     found = []
     for where in sorted({*places, *files}):
