@@ -36,10 +36,12 @@ from ledgerlog.errors import (
     EntryUnavailable,
     InvalidArgument,
     LedgerNotFound,
+    LogListFull,
     LogNotFound,
     LossUndecided,
     MetadataCorrupt,
     NotEnoughBookies,
+    PermissionDenied,
     RecoveryFailed,
 )
 from ledgerlog.ledger.client import LedgerClient
@@ -66,12 +68,19 @@ _FAILURES = (
     EntryCorrupt,
     EntryNotFound,
     EntryUnavailable,
+    InvalidArgument,
     LedgerNotFound,
+    LogListFull,
     LossUndecided,
+    MetadataCorrupt,
     NotEnoughBookies,
+    PermissionDenied,
     RecoveryFailed,
 )
+"""The errors that keep one ledger from coming back. The other ledgers and logs continue.
 
+InvalidArgument: more bookies hold the ledger than an ensemble can have.
+"""
 
 _HOW_TO_ACCEPT = (
     "If the records before it were truncated, or cannot come back, run "

@@ -10,13 +10,17 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
     BookieUnavailable,
     InvalidArgument,
     LedgerLogError,
+    LogListFull,
     LossUndecided,
+    PermissionDenied,
     RecordsLost,
 )
+from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.log.attach import splice, stage
 from ledgerlog.log.core.attach import Commit
 from ledgerlog.log.log import Log, create_log, open_log
@@ -29,7 +33,7 @@ from ledgerlog.model.layout import (
     ledger_path,
     log_record_path,
 )
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.log_key import INCARNATION_LABEL, is_key_of_log, key_for
 from ledgerlog.model.quorum import Replication
@@ -113,6 +117,49 @@ async def test_what_bookies_hold_of_a_log_is_brought_back_into_it(
         async with cluster.client() as client:
             assert await records_of(await open_log(client.opened, "x")) == numbers(40)
             assert (await look_at_metadata(client.opened)).is_sound
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        LogListFull("x", 5),
+        PermissionDenied("client/a may not do this"),
+        MetadataCorrupt("its record is damaged"),
+        None,
+    ],
+    ids=lambda failure: "too many holders" if failure is None else type(failure).__name__,
+)
+async def test_a_ledger_that_cannot_come_back_keeps_no_other_log_from_coming_back(
+    clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: LedgerLogError | None
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            logs = [await create_log(client.opened, name) for name in ("x", "other")]
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            for log in logs:
+                async with log.writer() as writer:
+                    await writer.append(b"0")
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            check = await look_at_metadata(client.opened)
+            (bad,) = (ledger for ledger in check.forgotten if ledger.log == "x")
+            if failure is None:
+                many = attrs.evolve(bad, bookies=(*bad.bookies, *(f"c{n}" for n in range(ENSEMBLE_MAX))))
+                rest = (ledger for ledger in check.forgotten if ledger is not bad)
+                check = attrs.evolve(check, forgotten=(many, *rest))
+            change = LogRegistry.change
+
+            async def fail(registry: LogRegistry, name: str, *args: Any) -> Any:
+                if name == "x" and failure is not None:
+                    raise fresh(failure)
+                return await change(registry, name, *args)
+
+            monkeypatch.setattr(LogRegistry, "change", fail)
+            back, left = await bring_back(client.opened, check)
+            assert [ledger.log for ledger in back] == ["other"]
+            assert [ledger.ledger_id for ledger in left] == [bad.ledger_id]
+            assert (str(failure) if failure else "at most 64 bookies") in left[0].why
 
 
 @pytest.mark.parametrize("accept_gaps", [False, True])
