@@ -236,6 +236,8 @@ async def check_entries(
     check_all: bool,
     per_s: int,
     on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
+    first: int = 0,
+    on_passed: Callable[[int], object] = lambda ledger_id: None,
     on_checked: Callable[[int, int], object] = lambda checked, ledgers: None,
     on_unreadable: Callable[[int, str], object] = lambda ledger_id, why: None,
 ) -> int:
@@ -247,26 +249,32 @@ async def check_entries(
             entry of each share are read. See ``check_ledger``.
         per_s: Send at most this many requests a second.
         on_fault: Awaited for each ledger that has missing or damaged copies.
+        first: Do not check the ledgers below this one.
+        on_passed: Called with a ledger such that all ledgers below it are checked. If the check ends early,
+            another one can continue there.
         on_checked: Called before the first ledger and after each, with the number of ledgers that are
             checked and the number of all ledgers.
         on_unreadable: Called for each ledger that cannot be checked, with the reason: its metadata is
             damaged, or this client may not read the ledger. The check logs it and continues.
 
     Returns:
-        How many ledgers there are. Nodes below ``ledgers`` that are not the node of a ledger are logged and
-        skipped.
+        How many ledgers were checked. Nodes below ``ledgers`` that are not the node of a ledger are logged
+        and skipped.
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
     """
     registry = LedgerRegistry(client.store, client.environment)
     ledgers, _ = await _survey(registry)
+    ledgers = [ledger_id for ledger_id in ledgers if ledger_id >= first]
+    under_way: dict[int, None] = {}  # In the order of the ledgers.
     pace = Pace(per_s)
     checked = 0
     on_checked(checked, len(ledgers))
 
     async def look(ledger_id: int) -> None:
         nonlocal checked
+        under_way[ledger_id] = None
         try:
             faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
         except (MetadataCorrupt, PermissionDenied) as failure:
@@ -275,6 +283,8 @@ async def check_entries(
         else:
             if not faults.is_clean:
                 await on_fault(ledger_id, faults)
+        del under_way[ledger_id]
+        on_passed(next(iter(under_way), ledger_id + 1))
         checked += 1
         on_checked(checked, len(ledgers))
 
@@ -320,6 +330,10 @@ class Auditor:
         self._passing: frozenset[BookieId] = frozenset()
         """The bookies that the pass under way looks for and that have been gone since the pass began."""
         self._next_pass_at = 0.0
+        self._check_after_ms = 0
+        """When the check before the last check of entries ended."""
+        self._check_from = 0
+        """All ledgers below this one were checked since then."""
 
     def prompt(self) -> bool:
         """Start a pass over all metadata now, unless a pass is under way. Return False if this process is not
@@ -355,7 +369,8 @@ class Auditor:
         """Audit until cancelled.
 
         If the store fails, this raises the store's error, and the leadership ends. The next leader starts
-        from the beginning, even if it is this process.
+        from the beginning, even if it is this process. Only a check of entries continues where it was, if no
+        other auditor has ended one meanwhile.
         """
         self._record = attrs.evolve(await self._last_record(), auditor=self.name)
         self._found = self._audited = None
@@ -523,11 +538,21 @@ class Auditor:
             )
             await self._queue.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
 
+        def on_passed(ledger_id: int) -> None:
+            self._check_from = ledger_id
+
+        # A check of many ledgers takes long. If it was interrupted, for example by an outage of the store,
+        # continue it. Otherwise the last ledgers might never be checked.
+        if self._check_after_ms != self._record.entries_at_ms:
+            self._check_after_ms, self._check_from = self._record.entries_at_ms, 0
         await check_entries(
             self._client,
             check_all=settings.check_all,
             per_s=settings.checks_per_s,
             on_fault=on_fault,
+            first=self._check_from,
+            on_passed=on_passed,
         )
+        self._check_from = 0
         self._record = attrs.evolve(self._record, entries_at_ms=self._client.environment.now_ms())
         await self._say()

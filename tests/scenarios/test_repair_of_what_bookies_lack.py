@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
 import trio
 from trio.testing import MockClock
 
 from ledgerlog.concurrency.pace import Pace
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import SCRUB_BYTES
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.repair import RepairTask
-from ledgerlog.repair.checking import check_ledger
+from ledgerlog.repair import auditor
+from ledgerlog.repair.checking import LedgerFaults, check_ledger
 from ledgerlog.repair.copying import Copying, Pacer
 from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.testing.memory_cluster import open_cluster
@@ -93,6 +100,37 @@ async def test_rule_24_a_hole_between_the_ends_is_found_by_the_check_as_it_is(cl
         await until(is_whole)
         await quiet(queue)
         assert process.copied == 1
+
+
+async def test_a_check_of_entries_goes_on_after_an_outage_where_it_was(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []
+    check = auditor.check_ledger
+
+    async def note(client: LedgerClient, ledger_id: int, **options: Any) -> LedgerFaults:
+        faults = await check(client, ledger_id, **options)
+        checked.append(ledger_id)
+        return faults
+
+    monkeypatch.setattr(auditor, "check_ledger", note)
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        await set_up(client, checks_per_s=1, entry_check_ms=100_000)
+        ledgers = [await written(client, 1) for _ in range(40)]
+        process = await start_repair(cluster)
+
+        async def has_checked(ledgers: Sequence[int]) -> bool:
+            return {*checked} >= {*ledgers}
+
+        for part in (10, 20, 30):
+            await until(partial(has_checked, ledgers[:part]))
+            process.store.disconnect()
+            await trio.sleep(100)
+            process.store.reconnect()
+        await until(partial(has_checked, ledgers))
+        assert len(checked) < 40 + 3 * 8, "at most those that were under way are checked twice"
+        checked.clear()
+        await until(partial(has_checked, ledgers))
 
 
 async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -> None:
