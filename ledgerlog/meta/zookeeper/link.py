@@ -56,7 +56,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
-from kazoo.protocol.connection import PING_XID, ConnectionHandler
+from kazoo.protocol.connection import AUTH_XID, PING_XID, ConnectionHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
@@ -384,6 +384,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         self._tls_failures_max = tls_failures_max
         self._tls_failures = 0
         self._login_breaks = 0
+        self._proves_itself = False
+        """Whether an answer to an ``Auth`` request is awaited. kazoo sends them only while it connects."""
         self._pings_sent_ns: deque[int] = deque()
         """When the unanswered pings of this connection were sent; answers come in order."""
 
@@ -398,7 +400,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         asked_ns = boot_clock_ns()
         if isinstance(request, wire.Connect):
             self._pings_sent_ns.clear()
-        result = super()._invoke(timeout, request, xid)
+        self._proves_itself = isinstance(request, wire.Auth)
+        try:
+            result = super()._invoke(timeout, request, xid)
+        finally:
+            self._proves_itself = False
         if isinstance(request, wire.Connect) and result[0].time_out > 0:
             opened = result[0]
             self._link.opened(opened.session_id, opened.time_out * NS // 1000, asked_ns)
@@ -447,6 +453,9 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         if header.err == _NEEDS_SASL:
             self._refused("the servers ask for a login, but this process has none that they accept")
             raise AuthFailedError
+        if header.xid == AUTH_XID and not self._proves_itself:
+            # kazoo would give it to the call that has waited longest.
+            raise ConnectionDropped("an answer out of order: to a proof that was not sent")
         if header.xid == PING_XID and self._pings_sent_ns:
             self._link.heard(self._pings_sent_ns.popleft())
         if header.zxid > 0 and self.client._session_id is not None:
