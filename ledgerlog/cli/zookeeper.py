@@ -61,6 +61,8 @@ _PORTS_OF_CONNECTIONS_FROM = 32_768
 _PORT_TRIES = 100
 _RANGE_PATH = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ANSWER_S = 1.0
+_SERVER = re.compile(r"^(?:server\.\d+|clientPort)=", re.MULTILINE)
+"""A line of a configuration that names a server. The one of a single server has no other than its port."""
 
 _JARS = (
     "zookeeper-[0-9]*.jar",
@@ -168,8 +170,9 @@ def _find_java(environment: Mapping[str, str]) -> Path:
 
 
 def existing_servers(path: Path) -> int:
-    """Return how many servers have a directory below ``path``."""
-    return sum(1 for _ in path.glob("zookeeper-*/zoo.cfg"))
+    """Return how many servers there are below ``path``, or will be: each file names all of them."""
+    configurations = (config.read_text() for config in path.glob("zookeeper-*/zoo.cfg"))
+    return max((len(_SERVER.findall(text)) for text in configurations), default=0)
 
 
 def prepare_servers(path: Path, count: int) -> list[ZookeeperServer]:

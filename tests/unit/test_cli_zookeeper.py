@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import socket
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_servers_keep_their_number_and_their_ports(tmp_path: Path) -> None:
     assert f"server.2=127.0.0.1:{first[1].quorum_port}:{first[1].election_port};127.0.0.1:" in text
     assert (first[1].directory / "data" / "myid").read_text() == "2\n"
     assert hosts_of(first) == ",".join(f"127.0.0.1:{s.client_port}" for s in first)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_servers_whose_files_were_written_in_part_keep_their_number(tmp_path: Path, count: int) -> None:
+    """The process that wrote the files was killed."""
+    first = prepare_servers(tmp_path, count)
+    for server in first[1:]:
+        shutil.rmtree(server.directory)
+    assert existing_servers(tmp_path) == count
+    assert len(prepare_servers(tmp_path, 1)) == count
+    first[0].config_path.write_text("")
+    assert existing_servers(tmp_path) == (0 if count == 1 else count)
 
 
 def test_no_connection_can_get_a_port_between_its_choice_and_the_start_of_its_server(
