@@ -24,6 +24,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import ClusterUri, SqliteUri, StoreAccess, make_cluster_at, open_store
 from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.credentials import Credentials
+from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.secret_file import ensure_secret_file, exists
 
@@ -72,6 +73,7 @@ async def make_closed_cluster(
     by: ProvenBy,
     access: StoreAccess | None = None,
     names_file: bool = False,
+    placement: PlacementPolicy = DEFAULT_PLACEMENT,
 ) -> tuple[str, bool]:
     """Make a cluster that serves only processes that prove who they are, unless the store holds a cluster.
 
@@ -83,6 +85,7 @@ async def make_closed_cluster(
         by: How processes prove their identity.
         access: The other users that may use the tree in ZooKeeper. None: no other users.
         names_file: Whether all processes run on this machine, so that the cluster may name the file to them.
+        placement: The placement policy of the new cluster.
 
     Returns:
         The cluster's id, and whether this call made the cluster.
@@ -104,7 +107,9 @@ async def make_closed_cluster(
                 ) from error
         file = ensure_secret_file(credentials.secret_file)
     admission = Admission(by, file=file if names_file else "")
-    return await make_cluster_at(uri, credentials=credentials, access=access, admission=admission)
+    return await make_cluster_at(
+        uri, credentials=credentials, access=access, admission=admission, placement=placement
+    )
 
 
 async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Credentials:

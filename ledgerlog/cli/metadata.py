@@ -41,7 +41,7 @@ from ledgerlog.meta.uri import (
 )
 from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import Credentials
-from ledgerlog.model.placement import PlacementPolicy
+from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 from ledgerlog.model.record import moment
 from ledgerlog.progress_bar import progress_bar
 from ledgerlog.proving import make_closed_cluster, secret_beside
@@ -451,7 +451,7 @@ def metadata_init(
 
     See 'metadata placement' for the options about racks. With credentials for ZooKeeper, only you and the
     users that you name may use the cluster's tree; see 'metadata secure'."""
-    policy = _policy_with(PlacementPolicy(), min_racks, strict or None)
+    policy = _policy_with(DEFAULT_PLACEMENT, min_racks, strict or None)
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri | MemoryUri):
         raise click.UsageError(
@@ -463,12 +463,14 @@ def metadata_init(
     async def body() -> dict[str, Any]:
         access = _access(zk_all, zk_read, with_root)
         if by is ProvenBy.NOTHING:
-            cluster, is_new = await make_cluster_at(parsed, credentials=credentials, access=access)
+            cluster, is_new = await make_cluster_at(
+                parsed, credentials=credentials, access=access, placement=policy
+            )
         else:
-            cluster, is_new = await make_closed_cluster(parsed, credentials, by=by, access=access)
+            cluster, is_new = await make_closed_cluster(
+                parsed, credentials, by=by, access=access, placement=policy
+            )
         async with open_store(parsed, credentials=credentials) as store:
-            if is_new and policy != PlacementPolicy():
-                await STORED_PLACEMENT.change(store, lambda _: policy)
             now = await STORED_ADMISSION.read(store)
         said = {"uri": str(parsed), "cluster": cluster, "made": is_new, "mode": now.name}
         if is_new and by is ProvenBy.SECRET:

@@ -47,7 +47,7 @@ from ledgerlog.model.layout import (
     writable_path,
 )
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.placement import PlacementPolicy
+from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 from ledgerlog.model.protocol import ProtocolSupport
 from ledgerlog.versions import SPOKEN
 
@@ -93,7 +93,7 @@ class BookieDirectory:
         self._writable: dict[BookieId, BookieInfo] = {}
         self._read_only: dict[BookieId, BookieInfo] = {}
         self._known: dict[BookieId, BookieInfo] = {}  # every bookie ever seen, for its last address
-        self._policy: PlacementPolicy | MetadataCorrupt = PlacementPolicy()
+        self._policy: PlacementPolicy | MetadataCorrupt = DEFAULT_PLACEMENT
         """The policy in force; if it was never read, the error that says why."""
         self._damage = ""
         """The damage of the stored policy that was logged last."""
@@ -165,7 +165,7 @@ class BookieDirectory:
     @property
     def policy(self) -> PlacementPolicy:
         """The placement policy as last seen; the defaults if it could never be read."""
-        return PlacementPolicy() if isinstance(self._policy, MetadataCorrupt) else self._policy
+        return DEFAULT_PLACEMENT if isinstance(self._policy, MetadataCorrupt) else self._policy
 
     def _choose(
         self,

@@ -34,10 +34,11 @@ from collections.abc import Callable
 
 from ledgerlog.errors import ClusterNotFound, InvalidArgument, WrongCluster
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import Create, MetadataStore, Set
+from ledgerlog.meta.store import Create, MetadataStore, Operation, Set
 from ledgerlog.model.admission import OPEN, Admission
-from ledgerlog.model.layout import ADMISSION, CLUSTER
+from ledgerlog.model.layout import ADMISSION, CLUSTER, PLACEMENT
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 
 __all__ = ["RESTORING", "Belonging", "check_cluster", "find_cluster", "join_cluster", "make_cluster"]
 
@@ -217,7 +218,11 @@ async def join_cluster(store: MetadataStore) -> str:
 
 
 async def make_cluster(
-    store: MetadataStore, random_bytes: Callable[[int], bytes], *, admission: Admission = OPEN
+    store: MetadataStore,
+    random_bytes: Callable[[int], bytes],
+    *,
+    admission: Admission = OPEN,
+    placement: PlacementPolicy = DEFAULT_PLACEMENT,
 ) -> bool:
     """Make a cluster in the store unless it holds one, and belong to the cluster.
 
@@ -228,6 +233,7 @@ async def make_cluster(
         random_bytes: Returns that many random bytes, as ``os.urandom`` does.
         admission: How the new cluster is closed. It is written together with the cluster's id, so a closed
             cluster is never open, not even at first.
+        placement: The placement policy of the new cluster, which is written together with its id, too.
 
     Returns:
         Whether this call made the cluster.
@@ -242,7 +248,7 @@ async def make_cluster(
     async def write(_: bool) -> str:
         there = await find_cluster(store)
         if there is None:
-            await _create(store, fresh.encode(), admission)
+            await _create(store, fresh.encode(), admission, placement)
         return there or fresh
 
     cluster = await settle(store, write, what="the making of a cluster")
@@ -250,11 +256,16 @@ async def make_cluster(
     return cluster == fresh
 
 
-async def _create(store: MetadataStore, cluster: bytes, admission: Admission) -> None:
-    if admission == OPEN:
-        await store.create(CLUSTER, cluster)
-        return
-    left = await store.get(ADMISSION)  # The node is left from a cluster whose other nodes were removed.
-    value = admission.encode()
-    mode = Create(ADMISSION, value) if left is None else Set(ADMISSION, value, left.version)
-    await store.transaction([mode, Create(CLUSTER, cluster)])
+async def _create(
+    store: MetadataStore, cluster: bytes, admission: Admission, placement: PlacementPolicy
+) -> None:
+    settings = {}
+    if admission != OPEN:
+        settings[ADMISSION] = admission.encode()
+    if placement != DEFAULT_PLACEMENT:
+        settings[PLACEMENT] = placement.encode()
+    writes: list[Operation] = []
+    for path, value in settings.items():
+        left = await store.get(path)  # It may be left from a cluster whose other nodes were removed.
+        writes.append(Create(path, value) if left is None else Set(path, value, left.version))
+    await store.transaction([*writes, Create(CLUSTER, cluster)])

@@ -46,6 +46,7 @@ from ledgerlog.meta.sqlite import open_sqlite_store, save_sqlite
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.admission import OPEN, Admission
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
+from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ async def make_cluster_at(
     credentials: Credentials = NO_CREDENTIALS,
     access: StoreAccess | None = None,
     admission: Admission = OPEN,
+    placement: PlacementPolicy = DEFAULT_PLACEMENT,
 ) -> tuple[str, bool]:
     """Make a cluster unless the store holds one.
 
@@ -245,6 +247,7 @@ async def make_cluster_at(
         credentials: The files with which this process proves who it is.
         access: Which other principals may use the tree in ZooKeeper. None: no others.
         admission: How the new cluster is closed.
+        placement: The placement policy of the new cluster.
 
     Returns:
         The cluster's id, and whether this call made the cluster.
@@ -263,7 +266,7 @@ async def make_cluster_at(
     if is_secure:
         access.check(uri)
     async with _open_any(uri, create=True, credentials=credentials, access=access) as store:
-        is_new = await make_cluster(store, os.urandom, admission=admission)
+        is_new = await make_cluster(store, os.urandom, admission=admission, placement=placement)
         assert store.cluster is not None
         cluster = store.cluster
     if is_new and is_secure:

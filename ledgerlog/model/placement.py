@@ -25,7 +25,7 @@ from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ledger import MetadataCorrupt
 
-__all__ = ["PlacementPolicy"]
+__all__ = ["DEFAULT_PLACEMENT", "PlacementPolicy"]
 
 _FORMAT = 1
 
@@ -69,3 +69,7 @@ class PlacementPolicy:
             )
         except InvalidArgument as cause:
             fields.fail(str(cause))
+
+
+DEFAULT_PLACEMENT = PlacementPolicy()
+"""The placement policy of a cluster without a record of it."""

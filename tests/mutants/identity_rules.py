@@ -137,12 +137,12 @@ MUTANTS = (
         f"{_SECRET}::test_no_text_of_secrets_shows_one",
     ),
     mutant(
-        "a_cluster_is_open_until_its_mode_is_written",
+        "a_cluster_is_open_until_its_settings_are_written",
         "identity",
         "belonging._create",
-        "await store.transaction([mode, Create(CLUSTER, cluster)])",
-        "await store.transaction([Create(CLUSTER, cluster)])\nawait store.transaction([mode])",
-        f"{_MAKING}::test_a_closed_cluster_is_never_open_for_a_moment",
+        "await store.transaction([*writes, Create(CLUSTER, cluster)])",
+        "await store.transaction([Create(CLUSTER, cluster)])\nawait store.transaction(writes)",
+        f"{_MAKING}::test_a_new_cluster_has_its_mode_and_its_placement_from_its_first_moment",
     ),
     mutant(
         "who_finds_a_cluster_makes_a_secret_for_it",

@@ -12,6 +12,7 @@ import pytest
 
 import ledgerlog
 from ledgerlog.errors import InvalidArgument, MetadataUnavailable, Unauthenticated
+from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.belonging import make_cluster
 from ledgerlog.meta.memory import MemoryTree
@@ -19,10 +20,12 @@ from ledgerlog.meta.uri import make_cluster_at, open_store, parse_uri
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.layout import ADMISSION, CLUSTER
+from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.proving import make_closed_cluster, make_cluster_with, open_prover
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
 
 CLOSED = Admission(ProvenBy.SECRET)
+THREE_RACKS = PlacementPolicy(min_racks=3, strict=True)
 
 
 async def admission_at(uri: str) -> Admission:
@@ -30,24 +33,27 @@ async def admission_at(uri: str) -> Admission:
         return await STORED_ADMISSION.read(store)
 
 
-async def test_a_closed_cluster_is_never_open_for_a_moment() -> None:
-    """Its mode is written together with its id, so a maker that dies in between leaves no open cluster."""
+async def test_a_new_cluster_has_its_mode_and_its_placement_from_its_first_moment() -> None:
+    """They are written together with its id. So a maker that dies in between leaves no open cluster, and none
+    with another placement."""
     tree = MemoryTree()
-    seen: list[str] = []
+    seen: list[tuple[Admission, PlacementPolicy]] = []
 
     async def note(call: Call, go_on: GoOn) -> object:
         found = await go_on()
         async with tree.open_store() as other:
             if await other.get(CLUSTER) is not None:
-                seen.append((await STORED_ADMISSION.read(other)).name)
+                seen.append((await STORED_ADMISSION.read(other), await STORED_PLACEMENT.read(other)))
         return found
 
     async with tree.open_store() as store:
-        assert await make_cluster(FaultyStore(tree, note), os.urandom, admission=CLOSED)
+        maker = FaultyStore(tree, note)
+        assert await make_cluster(maker, os.urandom, admission=CLOSED, placement=THREE_RACKS)
         assert seen
-        assert {*seen} == {"closed"}
+        assert {*seen} == {(CLOSED, THREE_RACKS)}
         assert not await make_cluster(store, os.urandom, admission=OPEN)
         assert await STORED_ADMISSION.read(store) == CLOSED, "who finds a cluster changes nothing"
+        assert await STORED_PLACEMENT.read(store) == THREE_RACKS
 
 
 async def test_the_mode_of_a_cluster_that_was_removed_does_not_hold_for_the_next_one() -> None:
