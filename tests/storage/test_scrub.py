@@ -162,11 +162,21 @@ async def restored_half(engine: Engine, parts: list[Entries], monkeypatch: pytes
             await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
     journal.is_index_stuck = False
     assert len(parts) > len(appended) == 1
+    await journal.wait_durable(journal.commit.newest)
 
 
+async def restored_rest(engine: Engine, parts: list[Entries]) -> None:
+    (rotten,) = engine.scrubber.rotten.values()
+    runs = len(engine._journal.active.runs)
+    assert await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
+    assert len(engine._journal.active.runs) == runs + 1, "the last part is not stored once more"
+    await engine.flush()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["same process", "restart"])
 @pytest.mark.parametrize("ids", [[3, 4, 5], [30, 34, 36]], ids=["in a row", "with gaps"])
 async def test_a_restore_in_parts_that_a_full_disk_stopped_goes_on_later(
-    ids: list[int], monkeypatch: pytest.MonkeyPatch
+    ids: list[int], is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, indexes = MemoryDisk(), MemoryIndexes()
     await fill(disk, indexes)
@@ -178,19 +188,59 @@ async def test_a_restore_in_parts_that_a_full_disk_stopped_goes_on_later(
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         await engine.scrubber.scrub()
         await restored_half(engine, parts, monkeypatch)
-        (rotten,) = engine.scrubber.rotten.values()
-        assert not await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1), "not before it is indexed"
+        if not is_restarted:
+            await restored_rest(engine, parts)
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
-        assert await engine.scrubber.scrub() == 1
-        (rotten,) = engine.scrubber.rotten.values()
-        runs = len(engine._journal.active.runs)
-        assert await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
-        assert len(engine._journal.active.runs) == runs + 1, "the last part is not stored once more"
-        await engine.flush()
+        if is_restarted:
+            assert await engine.scrubber.scrub() == 1
+            await restored_rest(engine, parts)
         assert await read_all(engine, L) == payloads(L, sorted({*range(30), *ids}))
         assert await engine.scrubber.scrub() == 0
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         assert await read_all(engine, L) == payloads(L, sorted({*range(30), *ids}))
+        assert await engine.scrubber.scrub() == 0
+
+
+async def test_a_restore_may_look_at_a_part_while_compaction_rewrites_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    parts = [copies([3]), copies([4, 5])]
+    rot(disk, 4)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        await restored_half(engine, parts, monkeypatch)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine, trio.open_nursery() as nursery:
+        await engine.scrubber.scrub()
+        (rotten,) = engine.scrubber.rotten.values()
+        key = rows.run_key(L, 4)
+        value = indexes.indexes["b/index"].get_now(key)
+        assert value is not None
+        stored = rows.decode_run(key, value, "b/index")
+        read_many, reading, go_on = disk.read_many, trio.Event(), trio.Event()
+
+        async def read_slowly(requests: Any) -> list[list[bytes]]:
+            monkeypatch.undo()
+            reading.set()
+            await go_on.wait()
+            return await read_many(requests)
+
+        async def restore() -> None:
+            assert await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
+
+        async def compact() -> None:
+            engine.compactor.suspect(stored.file)
+            await engine.compactor.compact(is_eventual=False)
+
+        monkeypatch.setattr(disk, "read_many", read_slowly)
+        nursery.start_soon(restore)
+        await reading.wait()
+        nursery.start_soon(compact)
+        await wait_all_tasks_blocked()
+        go_on.set()
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await check(engine)
         assert await engine.scrubber.scrub() == 0
 
 

@@ -38,6 +38,7 @@ import trio
 from bookie.core import rows
 from bookie.core.frames import decode_run
 from bookie.core.journal_items import EntryRun
+from bookie.core.ledger import BookieLedger
 from bookie.storage.engine.ledgers import LedgerTable
 from bookie.storage.entrylog.contents import FileContents
 from bookie.storage.entrylog.file_pool import FilePool
@@ -270,7 +271,7 @@ class Scrubber:
 
         Raises:
             DiskFull: There is no room. Some of the entries may be stored twice. A later call goes on from
-                there, once the index names what this call has stored.
+                there.
         """
         assert parts[0].first == rotten.run.first
         assert parts[-1].last >= rotten.run.last or lac < rotten.run.last, (
@@ -301,37 +302,48 @@ class Scrubber:
             return True
 
     async def _restore(self, run: EntryRun, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
-        journal = self._journal
-        rest = [part for part in parts if part is parts[0] or not await self._is_stored(part)]
-        state = self._ledgers.get(run.ledger_id)
-        if state is None or not self._is_as_found(run):
+        journal, state = self._journal, self._ledgers.get(run.ledger_id)
+        if state is None:
             self.rotten.pop((run.ledger_id, run.first), None)
             return False
-        if any(state.is_replaced(part.first, journal.commit.newest) for part in parts):
-            return False
-        if not self._replacer.fits(state, rest):
-            return False
         with state.pinned():
-            while not self._replacer.replace(state, run, rest, lac=lac, lafr=lafr):
+            rest = [part for part in parts if part is parts[0] or not await self._is_stored(state, part)]
+            while True:
+                if not self._is_as_found(run):
+                    self.rotten.pop((run.ledger_id, run.first), None)
+                    return False
+                if not self._replacer.fits(state, rest):
+                    return False
+                if self._replacer.replace(state, run, rest, lac=lac, lafr=lafr):
+                    break
                 if journal.is_disk_full:
                     raise DiskFull(f"no room for another copy of entries of ledger {run.ledger_id}")
                 await journal.progress.park()
             await journal.wait_durable(journal.commit.newest)
         return True
 
-    async def _is_stored(self, part: Entries) -> bool:
-        """Whether the index names a sound run that begins with the part's first id and holds its entries. If
-        a restore was stopped by a full disk or a crash, its last parts are stored like this."""
-        key = rows.run_key(part.ledger_id, part.first)
-        value = self._catalogue.index.get_now(key)
-        if value is None:
-            return False
-        run = rows.decode_run(key, value, self._catalogue.path)
+    async def _is_stored(self, state: BookieLedger, part: Entries) -> bool:
+        """Whether a sound and durable run begins with the part's first id and holds its entries. If a restore
+        was stopped by a full disk or a crash, its last parts are stored like this."""
         try:
-            (frame,) = await self._pool.read(run.file, [(run.offset, run.length)])
+            with self._pool.reading():
+                run = self._durable_run(state, part.first)
+                if run is None:
+                    return False
+                (frame,) = await self._pool.read(run.file, [(run.offset, run.length)])
             verify_frame(run, frame, self._pool.path_of(run.file))
         except StorageError:
             return False
         stored = decode_run(run, frame)
         digests = dict(zip(stored.ids, stored.digests, strict=True))
         return all(digests.get(e) == digest for e, digest in zip(part.ids, part.digests, strict=True))
+
+    def _durable_run(self, state: BookieLedger, first: int) -> EntryRun | None:
+        """Return the durable run that begins with this id, in memory or in the index."""
+        durable = self._journal.commit.durable
+        for run in state.runs_between(first, first):
+            if run.first == first and run.sequence <= durable:
+                return run
+        key = rows.run_key(state.ledger_id, first)
+        value = self._catalogue.index.get_now(key)
+        return None if value is None else rows.decode_run(key, value, self._catalogue.path)
