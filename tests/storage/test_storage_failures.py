@@ -21,7 +21,8 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.core.rows import Row
+from bookie.core.rows import Change, Row
+from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.engine import Engine
 from bookie.storage.index.index import MemoryIndex, MemoryIndexes
@@ -262,6 +263,32 @@ async def test_the_reserve_of_a_full_disk_also_has_room_for_records(
             at += 1
             assert at < 2 * config.arenas * config.segment_records_max, "each record costs memory"
         disk.faults.clear()
+        while engine.statistics()["is_disk_full"]:
+            await wait_all_tasks_blocked()
+        assert len(await read_all(engine, 1)) == at - 1
+
+
+async def test_the_reserve_also_has_room_for_records_if_the_index_has_no_room() -> None:
+    config = evolve(SMALL, segment_records_max=20, journal_write_data=False)
+    indexes = MemoryIndexes()
+    async with running("b", config, disk=MemoryDisk(), indexes=indexes) as engine:
+        (index,) = indexes.indexes.values()
+        write, at = index.write, 0
+        position: int | Status = 0
+
+        async def full(changes: Sequence[Change]) -> None:
+            raise DiskFull("no room for the index")
+
+        index.write = full
+        while not isinstance(position, Status):
+            position = engine.add(*add_frame(1, [at], [b""]))
+            await engine.wait_room()
+            at += 1
+        assert position is Status.DISK_FULL
+        for count in range(config.segment_records_max):
+            assert not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status), count
+            at += 1
+        index.write = write
         while engine.statistics()["is_disk_full"]:
             await wait_all_tasks_blocked()
         assert len(await read_all(engine, 1)) == at - 1

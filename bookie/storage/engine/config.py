@@ -5,7 +5,8 @@ A *run* is a frame of entries of one ledger, stored in one piece.
 Memory:
 
 - ``arenas * segment_bytes`` for received entries and for reads of recent ones (192 MiB by default);
-- about 250 bytes for each run in the arenas, at most ``arenas * segment_records_max`` runs;
+- about 250 bytes for each run in the arenas, at most ``arenas * segment_records_max`` runs, or twice that
+  while the disk is full;
 - about 400 bytes for each ledger state in memory. There are at most ``ledgers_max`` states, plus the states
   that cannot leave memory: a request uses the state, the index does not have it yet, or it has runs in an
   arena;

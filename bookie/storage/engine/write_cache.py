@@ -129,9 +129,11 @@ class WriteCache:
         """
         length = len(raw)
         has_room = self._fits(length, self._records_max) or self._roll()
-        # While the disk is full, only recovery adds, and there is a reserve for it, as in the journal.
-        if not has_room and not (self.is_disk_full and self._fits(length, 2 * self._records_max)):
-            return None
+        if not has_room:
+            # While the disk is full, only recovery adds, and there is a reserve for it, as in the journal.
+            is_disk_full = self.is_disk_full or self._journal.is_disk_full
+            if not is_disk_full or not self._fits(length, 2 * self._records_max):
+                return None
         active = self._active
         at = active.used
         active.image.view[at : at + length] = raw
