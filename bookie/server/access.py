@@ -242,16 +242,11 @@ class AccessControl:
         try:
             return self._knows(ledger_id)
         except StorageError:
-            return True  # The storage itself answers the request, with its error.
+            return False  # Perhaps the storage can read its index again when it gets the request.
 
     def may_remember(self, header: Header) -> bool:
         """Whether later requests of the same kind about the ledger need no look at its key here."""
-        if not must_exist(right_for(header.kind, header.flags)):
-            return True
-        try:
-            return self._knows(header.ledger_id)
-        except StorageError:
-            return False
+        return not must_exist(right_for(header.kind, header.flags)) or self._knows_ledger(header.ledger_id)
 
     # --- the store ------------------------------------------------------------------------------
 

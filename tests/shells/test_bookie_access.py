@@ -20,7 +20,7 @@ from bookie.core.request_queue import Line
 from bookie.server.access import AccessControl
 from bookie.server.requests import _line_of
 from ledgerlog import limits
-from ledgerlog.errors import MetadataUnavailable, StorageCorrupt
+from ledgerlog.errors import MetadataUnavailable, StorageCorrupt, StorageError
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.model.access import NO_RIGHTS, Grant, Role
@@ -391,6 +391,24 @@ async def test_a_permission_is_remembered_only_once_the_storage_compares_the_key
         await client.add(LOOSE, 0, [b"x"], key=b"w" * 16)
         assert (await client.receive()).header.status == Status.UNAUTHORIZED
         assert await _add(other, bookie, LOOSE) is Status.OK
+
+
+async def test_no_key_is_taken_unseen_because_the_index_could_not_be_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Perhaps the storage can read it a moment later, and stores the add."""
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        ledgers = bookie.node.engine._ledgers
+
+        def fails_once(ledger_id: int) -> BookieLedger | None:
+            monkeypatch.undo()
+            raise StorageError("b/index: Input/output error")
+
+        monkeypatch.setattr(ledgers, "get", fails_once)
+        await client.add(LOOSE, 0, [b"x"], key=b"w" * 16)
+        assert (await client.receive()).header.status == Status.UNAUTHORIZED
+        assert await _add(client, bookie, LOOSE) is Status.OK
 
 
 async def test_a_ledger_whose_fence_is_under_way_may_be_known_by_another_key_yet(machine: Machine) -> None:
