@@ -26,7 +26,7 @@ async def change(client: LedgerClient, what: str, bookie_id: str) -> str:
 
     Raises:
         RequestRefused: There is no change of this name.
-        InvalidArgument: There is no such bookie.
+        InvalidArgument: There is no such bookie, or it is decommissioned already.
         MetadataUnavailable: Nothing was changed.
         MetadataOutcomeUnknown: The change may or may not have been made.
     """

@@ -41,7 +41,7 @@ from ledgerlog.errors import IncompatibleVersion, InvalidArgument
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.repair_tasks import post_task
 from ledgerlog.meta.settings import StoredSettings
-from ledgerlog.meta.settle import CONFLICTS, remove, settle
+from ledgerlog.meta.settle import CONFLICTS, settle
 from ledgerlog.meta.store import (
     Check,
     Create,
@@ -467,8 +467,44 @@ class RepairQueue:
         return await settle(self._store, write, what=f"the request to empty bookie {bookie_id}")
 
     async def keep(self, bookie_id: BookieId) -> bool:
-        """Take back the request to empty a bookie. Return whether there was a request."""
-        return await remove(self._store, draining_path(bookie_id))
+        """Take back the request to empty a bookie.
+
+        The request of a bookie without a cookie must stay. Without it, the bookie's process would take new
+        ledgers, although no process may serve the bookie's directory again.
+
+        Returns:
+            Whether there was a request.
+
+        Raises:
+            InvalidArgument: The bookie has no cookie. Nothing was changed.
+        """
+        path = draining_path(bookie_id)
+        tried: Versioned | None = None
+
+        async def write(is_unsure: bool) -> bool:
+            nonlocal tried
+            if not is_unsure:
+                await self._store.sync()
+            node = await self._store.get(path)
+            cookie = await self._store.get(cookie_path(bookie_id))
+            if cookie is None and node is None:
+                raise InvalidArgument(
+                    f"no bookie {bookie_id} has ever served this cluster, or it was decommissioned"
+                )
+            if cookie is None:
+                raise InvalidArgument(
+                    f"bookie {bookie_id} cannot be kept: it is decommissioned already; stop its process"
+                )
+            if is_unsure and node != tried:
+                return True  # The attempt with the lost answer deleted it.
+            if node is None:
+                return False
+            tried = node
+            has_cookie = Check(cookie_path(bookie_id), cookie.version)
+            await self._store.transaction((has_cookie, Delete(path, node.version)))
+            return True
+
+        return await settle(self._store, write, what=f"keeping bookie {bookie_id}")
 
     async def end_request(self, done: Draining) -> None:
         """Remove a fulfilled request. If the stored request is a later one, about other data under the same
@@ -512,13 +548,24 @@ class RepairQueue:
 
     async def forget_cookie(self, draining: Draining) -> None:
         """Remove the cookie of a bookie that was emptied. After that, no process serves the bookie's
-        directory."""
+        directory.
+
+        Raises:
+            InvalidArgument: The request was taken back. The cookie is still there.
+            MetadataCorrupt: The request or the cookie is damaged.
+        """
+        bookie_id, path = draining.bookie_id, draining_path(draining.bookie_id)
 
         async def write(_: bool) -> None:
-            cookie = await self.cookie(draining.bookie_id)
+            # Read the request first: another process that decommissions the bookie removes the cookie first.
+            node = await self._store.get(path)
+            cookie = await self.cookie(bookie_id)
             if cookie is None or cookie[0].instance != draining.instance:
                 return
-            await self._store.delete(cookie_path(draining.bookie_id), version=cookie[1])
+            if node is None or Draining.decode_untrusted(node.value, bookie_id).instance != draining.instance:
+                raise InvalidArgument(f"bookie {bookie_id} will be kept: the request was withdrawn")
+            is_asked = Check(path, node.version)
+            await self._store.transaction((is_asked, Delete(cookie_path(bookie_id), cookie[1])))
 
         await settle(self._store, write, what=f"the removal of the cookie of bookie {draining.bookie_id}")
 

@@ -183,6 +183,38 @@ async def test_an_emptied_bookie_may_be_kept_after_all(clock: MockClock) -> None
         assert not await queue.keep("b1")
 
 
+async def test_a_bookie_that_is_decommissioned_already_cannot_be_kept(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        await decommission(client.opened, "b1", say=lambda _: None)
+        with pytest.raises(InvalidArgument, match="decommissioned already; stop its process"):
+            await queue.keep("b1")
+        assert list(await queue.draining()) == ["b1"]
+        await trio.sleep(10)
+        assert cluster.bookies["b1"].node.is_read_only
+        with pytest.raises(InvalidArgument, match="no bookie b9"):
+            await queue.keep("b9")
+
+
+async def test_a_bookie_is_kept_or_loses_its_cookie_but_never_both(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client, cluster.client() as other:
+        queue, rival = await set_up(client), await set_up(other)
+        request = await queue.drain("b1")
+
+        async def keep() -> None:
+            assert await rival.keep("b1")
+
+        client.store.before_write = keep
+        with pytest.raises(InvalidArgument, match="b1 will be kept"):
+            await queue.forget_cookie(request)
+        assert await queue.cookie("b1") is not None
+        request = await queue.drain("b1")
+        client.store.before_write = partial(rival.forget_cookie, request)
+        with pytest.raises(InvalidArgument, match="decommissioned already"):
+            await queue.keep("b1")
+        assert list(await queue.draining()) == ["b1"]
+
+
 async def test_who_starts_while_it_is_to_be_emptied_is_never_registered_as_writable(clock: MockClock) -> None:
     async with open_cluster(bookies=1) as cluster, cluster.client() as client:
         queue, bookie = await set_up(client), cluster.bookies["b1"]
