@@ -102,6 +102,8 @@ async def decommission(
                 f"it is not known whether an operator wants bookie {bookie_id} emptied: {unknown[bookie_id]}"
             )
         if bookie_id not in asked:
+            if await queue.is_forgotten(draining):
+                return draining  # Another process has decommissioned the bookie in the meantime.
             raise InvalidArgument(f"bookie {bookie_id} will be kept: the request was withdrawn")
         is_clean = not found.affected and not found.unreadable and not await queue.is_writable(bookie_id)
         looks = looks + 1 if is_clean else 0

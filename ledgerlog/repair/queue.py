@@ -393,6 +393,16 @@ class RepairQueue:
         node = await self._store.get(cookie_path(bookie_id))
         return None if node is None else (Cookie.decode_untrusted(node.value, bookie_id), node.version)
 
+    async def is_forgotten(self, draining: Draining) -> bool:
+        """Return whether the cookie of a bookie that is to be emptied is gone. The bookie's id may have the
+        cookie of other data by now.
+
+        Raises:
+            MetadataCorrupt: The cookie is damaged.
+        """
+        cookie = await self.cookie(draining.bookie_id)
+        return cookie is None or cookie[0].instance != draining.instance
+
     async def draining(self) -> dict[BookieId, Draining]:
         """Return the requests to empty bookies, by bookie.
 

@@ -215,6 +215,30 @@ async def test_a_bookie_is_kept_or_loses_its_cookie_but_never_both(clock: MockCl
         assert list(await queue.draining()) == ["b1"]
 
 
+@pytest.mark.parametrize("is_formatted_anew", [False, True])
+async def test_a_bookie_that_another_process_has_decommissioned_meanwhile_is_not_said_to_be_kept(
+    clock: MockClock, is_formatted_anew: bool
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client, cluster.client() as other:
+        bookie = cluster.bookies["b1"]
+        await bookie.stop()
+
+        async def end() -> None:
+            await decommission(other.opened, "b1", say=lambda _: None)
+            if is_formatted_anew:
+                bookie.disk, bookie.indexes = MemoryDisk(), MemoryIndexes()
+                await bookie.start()
+            ended.set()
+
+        ended = trio.Event()
+        cluster.nursery.start_soon(end)
+        await trio.sleep(1)
+        with trio.fail_after(600):
+            done = await decommission(client.opened, "b1", say=lambda _: None)
+        await ended.wait()
+        assert await RepairQueue(client.opened).is_forgotten(done)
+
+
 async def test_who_starts_while_it_is_to_be_emptied_is_never_registered_as_writable(clock: MockClock) -> None:
     async with open_cluster(bookies=1) as cluster, cluster.client() as client:
         queue, bookie = await set_up(client), cluster.bookies["b1"]
