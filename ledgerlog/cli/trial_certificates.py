@@ -67,6 +67,9 @@ def make_certificates(
 ) -> list[TLS]:
     """Make a certificate for each principal that has none, and an authority if there is none.
 
+    If a process was killed between the two files of a principal, its key does not belong to its certificate,
+    which counts as none.
+
     Args:
         directory: The directory of the files. It is made if it does not exist.
         principals: The principals that get a certificate.
@@ -92,7 +95,7 @@ def make_certificates(
         made = []
         for principal in principals:
             files = tls_files(directory, principal)
-            if again or not (os.path.exists(files.cert) and os.path.exists(files.key)):
+            if again or not _is_pair(files):
                 _issue(authority, files, principal, cluster, days)
                 made.append(files)
         return made
@@ -145,6 +148,23 @@ def _authority_in(directory: Path) -> Authority:
     )
     cert = _write(builder, key, key, cert_path, key_path)
     return cert, key
+
+
+def _is_pair(files: TLS) -> bool:
+    """Whether both files are there, and the key belongs to the certificate. Files that cannot be judged count
+    as a pair: this module did not make them."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        key = serialization.load_pem_private_key(Path(files.key).read_bytes(), None)
+        cert = x509.load_pem_x509_certificates(Path(files.cert).read_bytes())[0]
+        return key.public_key() == cert.public_key()
+    except FileNotFoundError:
+        return False
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return True
 
 
 def _issue(authority: Authority, files: TLS, principal: Principal, cluster: str, days: float) -> None:

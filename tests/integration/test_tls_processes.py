@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import sys
 from functools import partial
 from pathlib import Path
@@ -247,3 +248,15 @@ async def test_the_command_makes_certificates_that_only_their_owner_reads_and_ma
     assert status == 1
     assert "ca.pem exists but" in complaint
     assert (where / "ca.pem").read_bytes() == content[where / "ca.pem"]
+
+
+def test_a_key_that_does_not_belong_to_its_certificate_is_replaced(tmp_path: Path) -> None:
+    """A process was killed while it made new certificates."""
+    principals = [Principal("client", name) for name in ("billing", "whole", "own")]
+    broken, whole, own = made = make_certificates(tmp_path, principals)
+    shutil.copy(whole.key, broken.key)
+    Path(own.key).write_text("a key that only its owner can read")
+    assert make_certificates(tmp_path, principals) == [broken]
+    for files in made[:2]:
+        ssl.create_default_context().load_cert_chain(files.cert, files.key)
+    assert Path(own.key).read_text() == "a key that only its owner can read"
