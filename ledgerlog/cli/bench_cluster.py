@@ -16,11 +16,10 @@ import attrs
 from ledgerlog.cli.bench_baseline import Baseline, measure_baseline
 from ledgerlog.cli.bench_figures import BookieCounts, CpuClock, bookie_counts
 from ledgerlog.cli.demo import throw_away_directory
-from ledgerlog.cli.local_cluster import LocalCluster, certified, local_cluster, write_config
+from ledgerlog.cli.local_cluster import LocalCluster, local_cluster, write_config
 from ledgerlog.cli.options import connect
 from ledgerlog.cluster import Cluster
 from ledgerlog.credential_options import refuse_given
-from ledgerlog.model.credentials import NO_CREDENTIALS
 
 __all__ = ["BenchCluster", "Spent", "open_bench_cluster"]
 
@@ -120,13 +119,7 @@ async def open_bench_cluster(
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
         write_config(config)  # No configuration file: the benchmark measures the bookies' defaults.
-        credentials, credentials_of = certified(directory, bookies) if with_tls else (NO_CREDENTIALS, None)
         async with local_cluster(
-            directory,
-            bookies=bookies,
-            config=config,
-            zookeepers=zookeepers,
-            credentials=credentials,
-            credentials_of=credentials_of or (lambda _: NO_CREDENTIALS),
+            directory, bookies=bookies, config=config, zookeepers=zookeepers, with_tls=with_tls
         ) as local:
             yield BenchCluster(local.uri, local.cluster, local, with_tls)

@@ -12,7 +12,6 @@ import trio
 from ledgerlog.cli.local_cluster import (
     CLIENT,
     certificates_path,
-    certified,
     existing_bookies,
     existing_metadata,
     local_cluster,
@@ -27,7 +26,7 @@ from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.grants import grant_at_first
 from ledgerlog.model.access import Grant, Role
 from ledgerlog.model.admission import ProvenBy
-from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
+from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.ids import BookieId
 
 _BOOKIES = 3
@@ -122,17 +121,13 @@ def cluster_run(
         return store if doors is None else [*store, *doors.options_of(bookie_id)]
 
     async def body() -> None:
-        credentials, credentials_of = NO_CREDENTIALS, lambda _: NO_CREDENTIALS
-        if has_tls:
-            credentials, credentials_of = certified(path, count)
         async with local_cluster(
             path,
             bookies=count,
             config=config,
             zookeepers=servers,
             auto_recovery=auto_recovery,
-            credentials=credentials,
-            credentials_of=credentials_of,
+            with_tls=has_tls,
             options_of=options_of,
             report=_report,
         ) as local:

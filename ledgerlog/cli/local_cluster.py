@@ -293,15 +293,15 @@ def certificates_path(path: Path) -> Path:
     return path / "certificates"
 
 
-def certified(path: Path, bookies: int) -> tuple[Credentials, Callable[[BookieId], Credentials]]:
+def _certified(path: Path, bookies: int) -> tuple[Credentials, Callable[[BookieId], Credentials]]:
     """Make new certificates for a cluster in the directory ``path``, and an authority if it has none.
 
     Args:
-        path: The cluster's directory.
+        path: The cluster's directory. This process has its lock.
         bookies: How many bookies it has.
 
     Returns:
-        The ``credentials`` and the ``credentials_of`` of ``local_cluster``.
+        The credentials of this process, and a function that returns those of a bookie.
 
     Raises:
         CryptographyMissing: The package ``cryptography`` is not installed.
@@ -329,15 +329,15 @@ async def local_cluster(
     grace_s: float = GRACE_S,
     auto_recovery: bool = False,
     is_closed: bool = True,
-    credentials: Credentials = NO_CREDENTIALS,
-    credentials_of: Callable[[BookieId], Credentials] = lambda _: NO_CREDENTIALS,
+    with_tls: bool = False,
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
     report: Report | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Run bookies ``bookie-1`` to ``bookie-N`` for the body of the ``async with``.
 
-    All of them serve at its start, unless you pass ``report``.
+    All of them serve at its start, unless you pass ``report``. Credentials in the environment are ignored,
+    because they belong to another cluster.
 
     At the end of the body, the bookies stop gracefully, then the ZooKeeper servers. No process is left.
 
@@ -352,9 +352,7 @@ async def local_cluster(
         auto_recovery: Run auto-recovery in every bookie.
         is_closed: Whether a new cluster without certificates gets a secret, and serves only processes that
             have the secret.
-        credentials: The credentials of this process. Credentials in the environment are ignored, because they
-            belong to another cluster.
-        credentials_of: See ``LocalCluster.credentials_of``.
+        with_tls: Make new certificates in the directory, from its authority, and use TLS.
         options_of: See ``LocalCluster.options_of``.
         prefix_of: See ``LocalCluster.prefix_of``.
         report: Called with a line about each bookie that does not start to serve. Such a bookie stays down.
@@ -362,7 +360,9 @@ async def local_cluster(
 
     Raises:
         StorageLocked: Another process runs a cluster in the directory.
-        InvalidArgument: The cluster's metadata is in the other kind of store.
+        InvalidArgument: The cluster's metadata is in the other kind of store, or the certificates cannot be
+            made.
+        CryptographyMissing: The package ``cryptography``, which makes certificates, is not installed.
         ChildFailed: A ZooKeeper server or a bookie does not start to serve; with ``report``, no bookie does.
         ZooKeeperMissing: ZooKeeper's jars or a Java are missing.
 
@@ -376,6 +376,7 @@ async def local_cluster(
         )
     with _lock(path), ungrouped():
         config = config or _own_config(path)
+        credentials, credentials_of = _certified(path, bookies) if with_tls else (NO_CREDENTIALS, None)
         # Keep the servers apart from the bookies' processes: bookies unregister while they end.
         async with open_children(grace_s=grace_s) as server_children:
             with trio.move_on_after(_DYING_S):
@@ -392,7 +393,8 @@ async def local_cluster(
                 open_children(grace_s=grace_s) as children,
             ):
                 local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
-                local.credentials, local.credentials_of = credentials, credentials_of
+                local.credentials = credentials
+                local.credentials_of = credentials_of or local.credentials_of
                 local.options_of, local.prefix_of = options_of, prefix_of
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}
                 await _start_bookies(local, [_bookie_id(n) for n in range(1, bookies + 1)], report)

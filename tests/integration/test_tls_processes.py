@@ -16,7 +16,7 @@ import trio
 from running_cluster import ledgerlog, ledgerlog_ok, running_cluster
 
 import ledgerlog as library
-from ledgerlog.cli.local_cluster import CLIENT, LocalCluster, certificates_path, certified, local_cluster
+from ledgerlog.cli.local_cluster import CLIENT, LocalCluster, certificates_path, local_cluster
 from ledgerlog.cli.processes import open_children
 from ledgerlog.cli.trial_certificates import make_certificates, tls_files
 from ledgerlog.meta.grants import grant_at_first
@@ -108,13 +108,22 @@ async def check_serves(local: LocalCluster, files: TLS, *, expected: int) -> Non
                         return
 
 
+async def test_a_start_that_is_refused_leaves_the_certificates_of_the_running_cluster_alone(
+    tmp_path: Path,
+) -> None:
+    async with local_cluster(tmp_path, bookies=1, with_tls=True):
+        content = {path: path.read_bytes() for path in certificates_path(tmp_path).rglob("*.*")}
+        ran = await run_command("ledgerlog", "cluster", "run", str(tmp_path), "--tls")
+        assert (ran.status, str(os.getpid()) in ran.stderr) == (1, True), ran.stderr
+        assert {path: path.read_bytes() for path in certificates_path(tmp_path).rglob("*.*")} == content
+
+
 async def test_certificates_and_their_authority_are_exchanged_while_a_writer_appends(tmp_path: Path) -> None:
     path = tmp_path / "cluster"
-    by, of = certified(path, 3)
     directory = certificates_path(path)
     everybody = [Principal("bookie", f"bookie-{n}") for n in (1, 2, 3)]
     everybody += [Principal("admin", "admin"), CLIENT]
-    async with local_cluster(path, bookies=3, credentials=by, credentials_of=of) as local:
+    async with local_cluster(path, bookies=3, with_tls=True) as local:
         mine = tls_files(directory, CLIENT)
         await grant_at_first(local.cluster.client.store, CLIENT, Grant(Role.WRITER))
         async with library.connect(local.uri, tls=mine) as cluster:
