@@ -81,7 +81,8 @@ async def make_closed_cluster(
         uri: Where to make the cluster.
         credentials: The secrets or certificates with which this process proves its identity. If ``by`` is a
             secret and the secret file that they name does not exist, the file is made before the cluster. If
-            the cluster exists already, no file is made.
+            the cluster exists already, no file is made. If another process makes the cluster at the same
+            time, the file stays, because that process may use it too; a warning says so.
         by: How processes prove their identity.
         access: The other users that may use the tree in ZooKeeper. None: no other users.
         names_file: Whether all processes run on this machine, so that the cluster may name the file to them.
@@ -107,9 +108,19 @@ async def make_closed_cluster(
                 ) from error
         file = ensure_secret_file(credentials.secret_file)
     admission = Admission(by, file=file if names_file else "")
-    return await make_cluster_at(
+    cluster, is_new = await make_cluster_at(
         uri, credentials=credentials, access=access, admission=admission, placement=placement
     )
+    # All processes share the file beside a SQLite file.
+    is_shared = isinstance(uri, SqliteUri) and credentials.secret_file == secret_beside(uri)
+    if file and not is_new and not is_shared:
+        logger.warning(
+            "another process made the cluster at %s at the same time. Unless it used %s too, the secret in "
+            "this file is not the secret of the cluster",
+            uri,
+            file,
+        )
+    return cluster, is_new
 
 
 async def make_cluster_with(uri: ClusterUri, credentials: Credentials) -> Credentials:

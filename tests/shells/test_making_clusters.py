@@ -11,12 +11,13 @@ import attrs
 import pytest
 
 import ledgerlog
+from ledgerlog import proving
 from ledgerlog.errors import InvalidArgument, MetadataUnavailable, Unauthenticated
 from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.belonging import make_cluster
 from ledgerlog.meta.memory import MemoryTree
-from ledgerlog.meta.uri import make_cluster_at, open_store, parse_uri
+from ledgerlog.meta.uri import ClusterUri, make_cluster_at, open_store, parse_uri
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.layout import ADMISSION, CLUSTER
@@ -132,6 +133,27 @@ async def test_a_cluster_of_one_machine_names_the_file_of_its_secret_and_process
         with pytest.raises(Unauthenticated, match="--secret-file FILE"):
             async with open_prover(store, NO_CREDENTIALS):
                 pass
+
+
+@pytest.mark.parametrize("name", ["metadata.secret", "other.secret"])
+async def test_a_secret_file_that_may_not_belong_to_the_cluster_of_a_faster_process_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file beside the metadata belongs to whoever was faster."""
+    where = parse_uri(f"sqlite:{tmp_path / 'metadata'}")
+    file = tmp_path / name
+    look = proving._has_cluster
+
+    async def look_before_a_rival(uri: ClusterUri, credentials: Credentials) -> bool:
+        found = await look(uri, credentials)
+        await make_cluster_at(uri, admission=CLOSED)
+        return found
+
+    monkeypatch.setattr(proving, "_has_cluster", look_before_a_rival)
+    _, is_new = await make_closed_cluster(where, Credentials(secret_file=str(file)), by=ProvenBy.SECRET)
+    assert (is_new, file.exists()) == (False, True)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [f"Unless it used {file} too" in each for each in said] == [True] * (name == "other.secret")
 
 
 async def test_a_file_that_is_no_secret_makes_no_cluster(tmp_path: Path) -> None:
