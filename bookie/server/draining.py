@@ -6,6 +6,10 @@ and its writers get a refusal and continue with another bookie, without a pause.
 reads, fences and recovery, so it can be a source of the copies too. Auto-recovery copies the bookie's entries
 to other bookies, and reports when no ledger refers to this bookie.
 
+A bookie whose cookie is gone from the store is decommissioned. It stays read-only without a request: no
+process may serve its directory again. For example, the bookie was cut off from the store while it was
+decommissioned, so it counted as stopped, and the request was removed.
+
 If the request names another instance, the bookie ignores it, because it is about an earlier bookie with the
 same id.
 """
@@ -21,14 +25,14 @@ from ledgerlog.errors import MetadataCorrupt
 from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import Cookie
-from ledgerlog.model.layout import draining_path
+from ledgerlog.model.layout import cookie_path, draining_path
 from ledgerlog.model.repair import Draining
 
 logger = logging.getLogger(__name__)
 
 
 class DrainingWatch:
-    """Tells ``set_read_only`` at each change whether an operator wants the bookie emptied.
+    """Tells ``set_read_only`` at each change whether the bookie is to be emptied, or is decommissioned.
 
     If the store cannot be reached or its record is damaged, the last valid answer holds.
     """
@@ -65,8 +69,11 @@ class DrainingWatch:
             node is not None
             and Draining.decode_untrusted(node.value, cookie.bookie_id).instance == cookie.instance
         )
+        what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
+        # Read the cookie second: it is removed before the request.
+        if not is_wanted and await self._store.get(cookie_path(cookie.bookie_id)) is None:
+            is_wanted, what = True, "its cookie is gone, so it is decommissioned, and read-only"
         if is_wanted != self._is_draining:
-            what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
             logger.warning("bookie=%s: %s", cookie.bookie_id, what)
             self._is_draining = is_wanted
             self._set_read_only(is_wanted)

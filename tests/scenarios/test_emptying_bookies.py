@@ -196,6 +196,24 @@ async def test_a_bookie_that_is_decommissioned_already_cannot_be_kept(clock: Moc
             await queue.keep("b9")
 
 
+async def test_a_bookie_that_was_decommissioned_while_it_was_cut_off_stays_read_only(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        queue, bookie = await set_up(client), cluster.bookies["b1"]
+        await queue.drain("b1")
+        await eventually(lambda: bookie.node.is_read_only)
+        bookie.store.disconnect()
+        bookie.store.inner.expire_session()
+        await decommission(client.opened, "b1", say=lambda _: None)
+        assert await queue.draining() == {}, "it counts as stopped"
+        bookie.store.reconnect()
+        await until(partial(queue.is_registered, "b1"))
+        await trio.sleep(60)
+        assert bookie.node.is_read_only
+        assert not await queue.is_writable("b1")
+
+
 async def test_a_bookie_is_kept_or_loses_its_cookie_but_never_both(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client, cluster.client() as other:
         queue, rival = await set_up(client), await set_up(other)
