@@ -622,7 +622,8 @@ async def test_a_malformed_request_gets_one_line_that_says_why(clock: MockClock)
         assert stage.observer.watchers == 0
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # hypercorn does not close them.
+# hypercorn does not close its socket if it cannot bind it.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 async def test_a_console_that_cannot_listen_says_so_with_a_bare_error() -> None:
     async def serving(url: str) -> None:
         pytest.fail(url)
