@@ -110,9 +110,10 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
     """Restore the metadata store from the backup FILE, and print the losses.
 
     The store must be empty, or belong to the same cluster with every process stopped. If the command is
-    interrupted, the store refuses all other processes until you run the command again. Bookies keep every
-    ledger from before the restore until you give --accept-loss, now or later without FILE. Run 'ledgerlog
-    metadata check' before that."""
+    interrupted, the store refuses all other processes until you run the command again. If two run at the same
+    time, the last one to begin restores the store, and the other one fails. Bookies keep every ledger from
+    before the restore until you give --accept-loss, now or later without FILE. Run 'ledgerlog metadata check'
+    before that."""
     if file is None and not accept_loss:
         raise click.UsageError(
             "give the FILE of a backup, or --accept-loss to accept the losses of the last restore"

@@ -4,13 +4,17 @@
 
     1  check: the backup is sound, and this version can read its records; the store is this cluster's or
        empty, and no process is registered
-    2  set the cluster's id to "restoring:" and the id, and ":empty" behind it if the store was empty: every
-       session refuses the store from here on
+    2  set the cluster's id to "restoring:", the id, ":" and a random token, and ":empty" behind it if the
+       store was empty: every session refuses the store from here on
     3  move the counters past every id that may be in use (``model.restoration.first_new_id``)
     4  write the record of the restore: bookies collect no ledger from before it (``model.restoration``)
     5  write the nodes of the backup, and delete all others
     6  set the cluster's id back, with a new mark: no process from before the restore is served
        (``meta.belonging``)
+
+**Two restores.** An operator may run the command again while the first one still runs, or is stopped. The
+one that passed step 2 last has its token in the cluster's id, and each later write of a restore checks that
+id. So the other one writes nothing more. Otherwise it could set back a cluster that is in use again.
 
 **Ids.** The backup does not know which ids were given out after it, and bookies hold ledgers with these ids.
 A bookie may be down now and come back, so asking bookies would not be enough. The counters go past the
@@ -30,8 +34,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from array import array
 from bisect import bisect_left
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import attrs
@@ -40,8 +46,17 @@ from ledgerlog.errors import IncompatibleVersion, InvalidArgument, MetadataCorru
 from ledgerlog.meta.backup import COUNTERS, walk
 from ledgerlog.meta.backup_file import Backup
 from ledgerlog.meta.belonging import RESTORING
-from ledgerlog.meta.settle import remove
-from ledgerlog.meta.store import Create, MetadataStore, NodeHasChildren, Operation, Set, Versioned
+from ledgerlog.meta.settle import remove, settle
+from ledgerlog.meta.store import (
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeHasChildren,
+    Operation,
+    Set,
+    Versioned,
+)
 from ledgerlog.model.access import Grants
 from ledgerlog.model.admission import Admission
 from ledgerlog.model.layout import (
@@ -72,6 +87,7 @@ _EMPTY = b":empty"
 """While a store that was empty is being restored, the cluster's id ends with this. So if the restore is done
 again, the store still counts as empty."""
 
+_TOKEN_BYTES = 8
 _BATCH_NODES = 100
 _BATCH_BYTES = 256 * 1024
 _NAMED_MAX = 20
@@ -98,27 +114,36 @@ class Restored:
     """How many records of logs were set back to an earlier state."""
 
 
-async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Restored:
+async def restore(
+    store: MetadataStore,
+    backup: Backup,
+    *,
+    now_ms: int,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> Restored:
     """Replace the content of a store by a backup.
 
     Args:
         store: The store, which belongs to no cluster yet; see ``MetadataStore.belong_to``.
         backup: The backup, which ``open_backup`` has checked.
         now_ms: Wall clock, in milliseconds since 1970.
+        random_bytes: Makes the token of this restore.
 
     Returns:
         The result, with the losses.
 
     Raises:
-        WrongCluster: The store belongs to another cluster. Nothing was changed.
+        WrongCluster: The store belongs to another cluster. Nothing was changed. Or another restore of the
+            store has taken over: this one wrote nothing more since then.
         InvalidArgument: The cluster is live, or the store holds nodes but no cluster. Nothing was changed.
         IncompatibleVersion: A newer version wrote a node of the backup or of the store. Nothing was changed.
-        MetadataUnavailable: The store does not answer. If the restore has begun, nothing else can use the
-            store; restore again.
+        MetadataUnavailable, MetadataOutcomeUnknown: The store does not answer. If the restore has begun,
+            nothing else can use the store; restore again.
     """
     assert store.cluster is None, "a store that belongs to a cluster refuses to be restored"
     await store.sync()
-    was_empty = await _check(store, backup)
+    checked = await _check(store, backup)
+    was_empty = checked is None or checked.value.endswith(_EMPTY)
     known = max([await store.highest_id(counter) for counter in COUNTERS] + list(backup.counters.values()))
     seen = array("Q")
     for path, value in backup.read():
@@ -132,11 +157,11 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
                 known = max(known, ledger_id_of(*path.split("/")[1:]))
     seen = array("Q", sorted(seen))
 
-    await _put(store, CLUSTER, RESTORING + backup.cluster.encode() + (_EMPTY if was_empty else b""))
+    turn = await _begin(store, checked, backup.cluster, was_empty, random_bytes(_TOKEN_BYTES).hex())
     # Leave one id out: the floor is the mark of this restore, so it must differ from that of the last one.
     floor = first_new_id(known + 1, now_ms)
     for counter in COUNTERS:
-        await store.skip_ids(counter, floor - 1)
+        await turn.skip_ids(counter, floor - 1)
     restored = Restored(
         Restoration(
             floor=await store.highest_id(LEDGER_COUNTER) + 1,
@@ -146,11 +171,11 @@ async def restore(store: MetadataStore, backup: Backup, *, now_ms: int) -> Resto
         ),
         was_empty,
     )
-    await _put(store, RESTORED, restored.restoration.encode())
-    await _write_nodes(store, backup, restored, now_ms)
-    await _delete_others(store, seen, restored)
+    await turn.put(RESTORED, restored.restoration.encode())
+    await _write_nodes(store, turn, backup, restored, now_ms)
+    await _delete_others(store, turn, seen, restored)
     await store.sync()
-    await _put(store, CLUSTER, f"{backup.cluster}:{restored.restoration.floor:x}".encode())
+    await turn.end(f"{backup.cluster}:{restored.restoration.floor:x}".encode())
     return restored
 
 
@@ -164,9 +189,8 @@ async def accept_loss(store: MetadataStore) -> bool:
     return await remove(store, RESTORED)
 
 
-async def _check(store: MetadataStore, backup: Backup) -> bool:
-    """Return whether the store is empty, or was empty before a restore of it was interrupted. Raise an error
-    if it must not be restored."""
+async def _check(store: MetadataStore, backup: Backup) -> Versioned | None:
+    """Return the cluster's node; None if the store is empty. Raise an error if it must not be restored."""
     node = await store.get(CLUSTER)
     if node is None:
         async with aclosing(walk(store, *LASTING_ROOTS)) as there:
@@ -176,7 +200,7 @@ async def _check(store: MetadataStore, backup: Backup) -> bool:
                 f"the store has no cluster in it, but a node {found[0]!r}: is the path or chroot right? You "
                 f"can restore into an empty store"
             )
-        return True
+        return None
     theirs = node.value.removeprefix(RESTORING).partition(b":")[0]
     if theirs != backup.cluster.encode():
         raise WrongCluster(
@@ -196,7 +220,106 @@ async def _check(store: MetadataStore, backup: Backup) -> bool:
             f"the cluster is live: {', '.join(alive[:3])}{more}. Stop its bookies, repair and clients first, "
             "and wait until their sessions have ended. Nothing was changed"
         )
-    return node.value.endswith(_EMPTY)
+    return node
+
+
+@attrs.frozen
+class _Turn:
+    """The writes of a restore. They are done while no other restore has begun after it."""
+
+    _store: MetadataStore
+    _mine: bytes
+    """The value at ``layout.CLUSTER`` during this restore, with its token."""
+
+    async def require(self) -> int:
+        """Return the version of the cluster's node, for a write to check.
+
+        The version may change during a restore: securing the tree writes the same value again.
+
+        Raises:
+            WrongCluster: Another restore has begun.
+        """
+        node = await self._store.get(CLUSTER)
+        if node is None or node.value != self._mine:
+            raise WrongCluster("another restore of the store has taken over; nothing more was written")
+        return node.version
+
+    async def write(self, decide: Callable[[bool], Awaitable[list[Operation]]], *, what: str) -> None:
+        """Do what ``decide`` returns, in one transaction.
+
+        Args:
+            decide: Reads, and returns the operations. Its argument is as in ``settle``.
+            what: The change, for messages.
+        """
+
+        async def attempt(is_unsure: bool) -> None:
+            version = await self.require()
+            operations = await decide(is_unsure)
+            if operations:
+                await self._store.transaction([Check(CLUSTER, version), *operations])
+
+        await settle(self._store, attempt, what=what)
+
+    async def put(self, path: str, value: bytes) -> None:
+        """Write a node."""
+
+        async def decide(_: bool) -> list[Operation]:
+            node = await self._store.get(path)
+            return [Create(path, value) if node is None else Set(path, value, node.version)]
+
+        await self.write(decide, what=f"the write of {path}")
+
+    async def skip_ids(self, counter: str, through: int) -> None:
+        """Give out no number of ``counter`` up to ``through`` from now on."""
+
+        async def attempt(_: bool) -> None:
+            await self.require()
+            await self._store.skip_ids(counter, through)
+
+        await settle(self._store, attempt, what=f"the move of {counter}")
+
+    async def end(self, value: bytes) -> None:
+        """Set the cluster's id, so that the store can be used."""
+
+        async def attempt(is_unsure: bool) -> None:
+            node = await self._store.get(CLUSTER)
+            if is_unsure and node is not None and node.value == value:
+                return  # The attempt with the lost answer wrote it.
+            await self._store.set(CLUSTER, value, version=await self.require())
+
+        await settle(self._store, attempt, what="the end of the restore")
+
+
+async def _begin(
+    store: MetadataStore, checked: Versioned | None, cluster: str, was_empty: bool, token: str
+) -> _Turn:
+    """Make every session refuse the store, and take over from an earlier restore.
+
+    Args:
+        store: The store.
+        checked: The cluster's node, as ``_check`` found it.
+        cluster: The cluster's id.
+        was_empty: Whether the store was empty before.
+        token: The token of this restore.
+
+    Raises:
+        WrongCluster: Another restore has begun since the check, and the cluster may be live.
+    """
+    mine = RESTORING + f"{cluster}:{token}".encode() + (_EMPTY if was_empty else b"")
+
+    async def attempt(is_unsure: bool) -> None:
+        node = await store.get(CLUSTER)
+        if is_unsure and node is not None and node.value == mine:
+            return  # The attempt with the lost answer wrote it.
+        if node != checked:
+            raise WrongCluster("the store was changed while this restore checked it; nothing was changed")
+        if node is None:
+            await store.create(CLUSTER, mine)
+        else:
+            await store.set(CLUSTER, mine, version=node.version)
+
+    await settle(store, attempt, what="the beginning of the restore")
+    return _Turn(store, mine)
 
 
 def _is_access(path: str) -> bool:
@@ -223,22 +346,31 @@ def _has_lost(path: str, node: Versioned | None) -> bool:
     return False
 
 
-async def _put(store: MetadataStore, path: str, value: bytes) -> None:
-    node = await store.get(path)
-    if node is None:
-        await store.create(path, value)
-    else:
-        await store.set(path, value, version=node.version)
-
-
-async def _write_nodes(store: MetadataStore, backup: Backup, restored: Restored, now_ms: int) -> None:
-    batch: dict[str, Operation] = {}
+async def _write_nodes(
+    store: MetadataStore, turn: _Turn, backup: Backup, restored: Restored, now_ms: int
+) -> None:
+    batch: dict[str, bytes] = {}
     size = 0
+    changed_logs = set()
+
+    async def decide(is_unsure: bool) -> list[Operation]:
+        operations: list[Operation] = []
+        for path, value in batch.items():
+            node = await store.get(path)
+            if not restored.was_empty and _is_access(path) and not _has_lost(path, node):
+                continue
+            written = restored_value(path, value, None if node is None else node.value, now_ms)
+            if node is None:
+                operations.append(Create(path, written))
+            elif node.value != written and not path.startswith(COOKIES + "/"):
+                operations.append(Set(path, written, node.version))
+                if path.startswith(LOG_RECORDS + "/") and node.value != value and not is_unsure:
+                    changed_logs.add(path)
+        return operations
 
     async def flush() -> None:
         nonlocal size
-        if batch:
-            await store.transaction(list(batch.values()))
+        await turn.write(decide, what="the write of nodes of the backup")
         batch.clear()
         size = 0
 
@@ -248,21 +380,13 @@ async def _write_nodes(store: MetadataStore, backup: Backup, restored: Restored,
         if path in batch or len(batch) >= _BATCH_NODES or size + len(value) > _BATCH_BYTES:
             await flush()
         restored.nodes += 1
-        node = await store.get(path)
-        if not restored.was_empty and _is_access(path) and not _has_lost(path, node):
-            continue
-        written = restored_value(path, value, None if node is None else node.value, now_ms)
-        if node is None:
-            batch[path] = Create(path, written)
-        elif node.value != written and not path.startswith(COOKIES + "/"):
-            batch[path] = Set(path, written, node.version)
-            if path.startswith(LOG_RECORDS + "/") and node.value != value:
-                restored.changed_logs += 1
-        size += len(written)
+        batch[path] = value
+        size += len(value)
     await flush()
+    restored.changed_logs = len(changed_logs)
 
 
-async def _delete_others(store: MetadataStore, seen: array[int], restored: Restored) -> None:
+async def _delete_others(store: MetadataStore, turn: _Turn, seen: array[int], restored: Restored) -> None:
     """Delete the lasting nodes that the backup lacks, children first."""
     others = [
         path
@@ -273,10 +397,15 @@ async def _delete_others(store: MetadataStore, seen: array[int], restored: Resto
         and not _is_in(seen, _hash(path))
     ]
     for path in reversed(others):
+
+        async def decide(_: bool, path: str = path) -> list[Operation]:
+            node = await store.get(path)
+            return [] if node is None else [Delete(path, node.version)]
+
         if path.startswith(LOG_NAMES + "/"):
             restored.lost_logs.append(log_name_of(path.split("/")[1]))
         with contextlib.suppress(NodeHasChildren):  # Nodes of ending sessions. The parent may stay.
-            await remove(store, path)
+            await turn.write(decide, what=f"the deletion of {path}")
     for path in others:
         if path.startswith(LEDGERS + "/"):
             restored.lost_ledgers += 1

@@ -260,7 +260,7 @@ class RestoredStore:
                 for bookie in cluster.bookies:
                     await cluster.stop(bookie)
                 await trio.sleep(SESSIONS_END_S)
-            restored = await restore(store, backup, now_ms=_now_ms(cluster))
+            restored = await restore(store, backup, now_ms=_now_ms(cluster), random_bytes=Random(0).randbytes)
         self._is_restored = True
         for call in self._history.calls:
             # A leader told its user that a record is not in the log, because the leader's successor had ended

@@ -146,14 +146,14 @@ METADATA = (
         "restore",
         "restore.restore",
         """
-        await _delete_others(store, seen, restored)
+        await _delete_others(store, turn, seen, restored)
         await store.sync()
-        await _put(store, CLUSTER, f"{backup.cluster}:{restored.restoration.floor:x}".encode())
+        await turn.end(f"{backup.cluster}:{restored.restoration.floor:x}".encode())
         """,
         """
         await store.sync()
-        await _put(store, CLUSTER, f"{backup.cluster}:{restored.restoration.floor:x}".encode())
-        await _delete_others(store, seen, restored)
+        await turn.end(f"{backup.cluster}:{restored.restoration.floor:x}".encode())
+        await _delete_others(store, turn, seen, restored)
         """,
         f"{_RESTORED}a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_another",
     ),
@@ -162,12 +162,12 @@ METADATA = (
         "restore",
         "restore.restore",
         """
-        await _put(store, RESTORED, restored.restoration.encode())
-        await _write_nodes(store, backup, restored, now_ms)
+        await turn.put(RESTORED, restored.restoration.encode())
+        await _write_nodes(store, turn, backup, restored, now_ms)
         """,
         """
-        await _write_nodes(store, backup, restored, now_ms)
-        await _put(store, RESTORED, restored.restoration.encode())
+        await _write_nodes(store, turn, backup, restored, now_ms)
+        await turn.put(RESTORED, restored.restoration.encode())
         """,
         f"{_RESTORED}a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_another",
         because="until the id of the cluster is written at the very end, everybody refuses the store, and a "

@@ -52,7 +52,7 @@ from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.restoration import AS_IN_BACKUP_LABEL
-from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn, unreachable_after
+from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, GoOn, before, fates, unreachable_after
 from ledgerlog.testing.memory_cluster import CLUSTER as OURS
 from ledgerlog.testing.memory_cluster import eventually, new_tree, open_cluster
 from tests.scenarios.restores import NOW_MS, backed_up, collected, restored_under_bookies, written
@@ -425,7 +425,7 @@ async def test_a_restore_into_an_empty_store_takes_no_right_from_a_backup_that_w
     assert await access_of(tree) == expected
 
 
-@pytest.mark.parametrize("calls", range(3, 30))
+@pytest.mark.parametrize("calls", range(3, 40))
 async def test_a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_another(
     tmp_path: Path, calls: int
 ) -> None:
@@ -453,6 +453,115 @@ async def test_a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_ano
     await restore(store, backup, now_ms=NOW_MS)
     assert tree.content.nodes.keys() == {CLUSTER, RESTORED, "cookies/b1"}
     assert tree.content.nodes[CLUSTER].value.startswith(OURS.encode() + b":")
+
+
+async def changed_since(path: Path) -> tuple[MemoryTree, Backup]:
+    """A store and its backup. A restore makes a node, changes a log and deletes two nodes."""
+    tree = new_tree()
+    log = LogMetadata.create(
+        name="x", incarnation=0, created_ms=0, token=b"t", replication=Replication(3, 3, 2)
+    )
+    async with tree.open_store() as store:
+        await store.create(log_record_path(0), log.encode())
+        await store.create(ledger_path(7), b"seven")
+        backup = await backed_up(tree, path)
+        await store.set(log_record_path(0), attrs.evolve(log, epoch=4).encode(), version=0)
+        await store.delete(ledger_path(7))
+        await store.create(ledger_path(8), b"eight")
+        await store.create(ledger_path(9), b"nine")
+    return tree, backup
+
+
+async def calls_of_a_restore(path: Path, stopped_at: int | None = None) -> int:
+    """How many calls a restore makes. If it is stopped, it is refused, and changes nothing.
+
+    Args:
+        path: Where to put its backup.
+        stopped_at: The number of the call before which it is stopped. Another one ends meanwhile, and the
+            cluster is in use again.
+    """
+    tree, backup = await changed_since(path)
+    calls, in_use = 0, Content()
+
+    async def stop(_: Call) -> None:
+        nonlocal calls, in_use
+        calls += 1
+        if calls == stopped_at:
+            async with tree.open_store() as store:
+                await restore(store, backup, now_ms=NOW_MS + 1)
+                await accept_loss(store)
+                await store.create(ledger_path(10**12), b"new")
+            in_use = tree.content
+
+    store = FaultyStore(tree, before(stop))
+    if stopped_at is None:
+        await restore(store, backup, now_ms=NOW_MS)
+    else:
+        with pytest.raises(WrongCluster, match=r"nothing more was written|nothing was changed"):
+            await restore(store, backup, now_ms=NOW_MS)
+        assert tree.content == in_use
+    return calls
+
+
+async def test_a_restore_writes_nothing_more_once_another_has_begun(tmp_path: Path) -> None:
+    """The first one lost its terminal, and goes on when the other one has ended."""
+    calls = await calls_of_a_restore(tmp_path / "backup")
+    for stopped_at in range(3, calls + 1):  # The first two calls are before its look at the cluster's id.
+        await calls_of_a_restore(tmp_path / f"backup {stopped_at}", stopped_at)
+
+
+async def test_a_restore_opens_no_store_that_another_is_restoring(tmp_path: Path) -> None:
+    tree, backup = await changed_since(tmp_path / "backup")
+
+    async def first_goes_on(call: Call) -> None:
+        if any(each.path == RESTORED for each in call.operations):
+            go_on.set()
+            await is_refused.wait()
+
+    async def stop(call: Call) -> None:
+        if any(each.path == ledger_path(8) for each in call.operations):
+            is_stopped.set()
+            await go_on.wait()
+
+    async def first() -> None:
+        with pytest.raises(WrongCluster, match="another restore of the store has taken over"):
+            await restore(FaultyStore(tree, before(stop)), backup, now_ms=NOW_MS)
+        assert tree.content.nodes[CLUSTER].value.startswith(RESTORING)
+        is_refused.set()
+
+    is_stopped, go_on, is_refused = trio.Event(), trio.Event(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first)
+        await is_stopped.wait()
+        done = await restore(FaultyStore(tree, before(first_goes_on)), backup, now_ms=NOW_MS)
+    mark = f"{OURS}:{done.restoration.floor:x}".encode()
+    assert tree.content.nodes[CLUSTER].value == mark
+    assert tree.content.nodes.keys() == {CLUSTER, RESTORED, ledger_path(7), log_record_path(0)}
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.UNANSWERED])
+async def test_a_restore_is_complete_although_the_answer_to_a_write_is_lost(
+    clock: MockClock, tmp_path: Path, fate: Fate
+) -> None:
+    """It does not take its own write for one of another restore."""
+    writes = lost_at = 0
+
+    def lose_one(_: Call) -> Fate:
+        nonlocal writes
+        writes += 1
+        return fate if writes == lost_at else Fate.DONE
+
+    results = []
+    while lost_at <= writes:
+        tree, backup = await changed_since(tmp_path / f"backup {lost_at}")
+        lost_at, writes = lost_at + 1, 0
+        done = await restore(FaultyStore(tree, fates(lose_one)), backup, now_ms=NOW_MS)
+        mark = f"{OURS}:{done.restoration.floor:x}".encode()
+        assert tree.content.nodes[CLUSTER].value == mark
+        assert tree.content.nodes.keys() == {CLUSTER, RESTORED, ledger_path(7), log_record_path(0)}
+        results.append((done.nodes, done.lost_ledger_ids, done.changed_logs))
+    assert results == [(2, [8, 9], 1)] * len(results)
+    assert len(results) > 6
 
 
 def newer(value: bytes) -> bytes:
