@@ -102,6 +102,9 @@ class Restored:
     was_empty: bool
     """Whether the store was empty before. If so, the losses are unknown, and the access comes from the
     backup."""
+    was_interrupted: bool = False
+    """Whether an earlier restore was interrupted. If so, the losses below are only those that this one has
+    seen: what the earlier one deleted or set back is not among them."""
     nodes: int = 0
     """How many nodes the store has now."""
     lost_ledgers: int = 0
@@ -170,6 +173,7 @@ async def restore(
             restored_ms=now_ms,
         ),
         was_empty,
+        was_interrupted=checked is not None and checked.value.startswith(RESTORING),
     )
     await turn.put(RESTORED, restored.restoration.encode())
     await _write_nodes(store, turn, backup, restored, now_ms)

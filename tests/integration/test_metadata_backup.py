@@ -19,9 +19,12 @@ import ledgerlog
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import open_children
 from ledgerlog.errors import WrongCluster
+from ledgerlog.meta.belonging import RESTORING
+from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.sqlite_file import read_snapshot
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import back_up, make_cluster_at, parse_uri
+from ledgerlog.model.layout import CLUSTER
 from ledgerlog.model.policies import RollPolicy
 from tests.commands import Ran
 from tests.integration.running_cluster import RunningCluster, ledgerlog_ok, start_cluster
@@ -209,6 +212,29 @@ async def _lines(*args: str, uri: str) -> list[dict[str, Any]]:
 
 async def _all_serve(uri: str) -> bool:
     return len(await _lines("bookie", "list", uri=uri)) == 3
+
+
+async def test_a_restore_says_that_it_does_not_count_what_an_interrupted_one_has_deleted(
+    tmp_path: Path,
+) -> None:
+    backup, file = str(tmp_path / "backup"), str(tmp_path / "metadata")
+    uri = f"sqlite:{file}"
+    await make_cluster_at(parse_uri(uri))
+    cluster, _ = await back_up(parse_uri(uri), backup, made_ms=1)
+
+    async def interrupt() -> None:
+        async with open_sqlite_store(file, create=False) as store:
+            node = await store.get(CLUSTER)
+            assert node is not None
+            await store.set(CLUSTER, RESTORING + cluster.encode(), version=node.version)
+
+    await interrupt()
+    assert not (await said("metadata", "restore", backup, uri=uri))["compared"]
+    assert (await said("metadata", "restore", backup, uri=uri))["compared"]
+    await interrupt()
+    line = b"an earlier restore was interrupted, and what it deleted or took back is not counted here"
+    assert line in await ledgerlog_ok("metadata", "restore", backup, uri=uri)
+    assert line not in await ledgerlog_ok("metadata", "restore", backup, uri=uri)
 
 
 async def test_what_is_no_backup_of_this_cluster_is_refused_in_one_line_and_changes_nothing(
