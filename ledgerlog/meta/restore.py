@@ -1,6 +1,6 @@
 """Bring a metadata store back to the state in a backup.
 
-**The order.** If the restore crashes between step 2 and step 6, only another restore can use the store.
+**The order.** If the restore crashes between step 2 and step 7, only another restore can use the store.
 
     1  check: the backup is sound, and this version can read its records; the store is this cluster's or
        empty, and no process is registered
@@ -9,7 +9,8 @@
     3  move the counters past every id that may be in use (``model.restoration.first_new_id``)
     4  write the record of the restore: bookies collect no ledger from before it (``model.restoration``)
     5  write the nodes of the backup, and delete all others
-    6  set the cluster's id back, with a new mark: no process from before the restore is served
+    6  if the store was empty, let ``secure`` close it to other users
+    7  set the cluster's id back, with a new mark: no process from before the restore is served
        (``meta.belonging``)
 
 **Two restores.** An operator may run the command again while the first one still runs, or is stopped. The
@@ -122,6 +123,7 @@ async def restore(
     backup: Backup,
     *,
     now_ms: int,
+    secure: Callable[[], Awaitable[object]] | None = None,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> Restored:
     """Replace the content of a store by a backup.
@@ -130,6 +132,8 @@ async def restore(
         store: The store, which belongs to no cluster yet; see ``MetadataStore.belong_to``.
         backup: The backup, which ``open_backup`` has checked.
         now_ms: Wall clock, in milliseconds since 1970.
+        secure: Called before the store can be used, if it was empty: sets its lists of rights. It may write
+            the value of the cluster's node again.
         random_bytes: Makes the token of this restore.
 
     Returns:
@@ -178,6 +182,9 @@ async def restore(
     await turn.put(RESTORED, restored.restoration.encode())
     await _write_nodes(store, turn, backup, restored, now_ms)
     await _delete_others(store, turn, seen, restored)
+    if was_empty and secure is not None:
+        await turn.require()
+        await secure()
     await store.sync()
     await turn.end(f"{backup.cluster}:{restored.restoration.floor:x}".encode())
     return restored

@@ -360,12 +360,12 @@ async def restore_at(
         LedgerLogError: As for ``restore`` and for opening the store.
     """
     backup = open_backup(path)
-    async with _open_any(uri, create=True, credentials=credentials) as store:
-        restored = await restore(store, backup, now_ms=now_ms)
-    if restored.was_empty and _is_secure(uri, credentials):
+    secure = None
+    if _is_secure(uri, credentials):
         # The list of the chroot itself, if an operator has made that.
-        await secure_at(uri, credentials=credentials, access=StoreAccess(with_root=True))
-    return restored
+        secure = partial(secure_at, uri, credentials=credentials, access=StoreAccess(with_root=True))
+    async with _open_any(uri, create=True, credentials=credentials) as store:
+        return await restore(store, backup, now_ms=now_ms, secure=secure)
 
 
 async def count_other_lists(store: MetadataStore) -> int:

@@ -7,7 +7,7 @@ to be right for that.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,7 +24,8 @@ from ledgerlog.errors import (
     Unauthenticated,
 )
 from ledgerlog.meta.belonging import join_cluster, make_cluster
-from ledgerlog.meta.store import Check, Create, Delete, Set
+from ledgerlog.meta.store import Check, Create, Delete, Operation, Set
+from ledgerlog.meta.uri import ClusterUri, back_up, make_cluster_at, parse_uri, restore_at
 from ledgerlog.meta.zookeeper.acl import (
     OPEN,
     THE_CREATOR,
@@ -36,6 +37,7 @@ from ledgerlog.meta.zookeeper.acl import (
 )
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
 from ledgerlog.model.credentials import TLS, Credentials
+from ledgerlog.model.layout import CLUSTER
 from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import SASL_USERS, SecuredServer, new_chroot
 
@@ -384,6 +386,45 @@ async def test_ids_are_given_out_below_a_znode_in_which_others_may_not_create(tr
     await trio.to_thread.run_sync(share)
     async with tree.made(tree.digest(READER)) as store:
         assert [await store.next_id("n") for _ in range(3)] == [0, 1, 2]
+
+
+async def make_open(tree: Tree) -> ClusterUri:
+    """Make the chroot, open to everybody, as an operator may have done."""
+
+    def make() -> None:
+        client = KazooClient(tree.server.hosts)
+        client.start()
+        try:
+            client.create(tree.chroot)
+        finally:
+            client.stop()
+            client.close()
+
+    await trio.to_thread.run_sync(make)
+    return parse_uri(f"zk://{tree.server.hosts}{tree.chroot}")
+
+
+async def test_a_restored_tree_can_be_used_only_after_its_chroot_has_its_list(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the command is killed, the store refuses all but another restore, which sets the list."""
+    owner, backup = tree.digest(OWNER), str(tmp_path / "backup")
+    uri = await make_open(tree)
+    await make_cluster_at(uri, credentials=owner)
+    await back_up(uri, backup, made_ms=1, credentials=owner)
+    tree.chroot = new_chroot()
+    uri = await make_open(tree)
+    do_write = ZooKeeperStore.transaction
+    others = []
+
+    async def look(self: ZooKeeperStore, operations: Sequence[Operation]) -> list[int]:
+        if any(isinstance(each, Set) and each.path == CLUSTER for each in operations):
+            others.append(await self.count_other_lists())
+        return await do_write(self, operations)
+
+    monkeypatch.setattr(ZooKeeperStore, "transaction", look)
+    await restore_at(uri, backup, now_ms=2, credentials=owner)
+    assert others == [0]
 
 
 async def tree_sets(tree: Tree, *znodes: str) -> None:

@@ -147,6 +147,9 @@ METADATA = (
         "restore.restore",
         """
         await _delete_others(store, turn, seen, restored)
+        if was_empty and secure is not None:
+            await turn.require()
+            await secure()
         await store.sync()
         await turn.end(f"{backup.cluster}:{restored.restoration.floor:x}".encode())
         """,
