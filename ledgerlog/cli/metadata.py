@@ -244,11 +244,7 @@ def metadata_check(bring_back: bool, accept_absent: bool, accept_gaps: bool, uri
         for other in left:
             whose = "" if other.log is None else f" of log {other.log}"
             print_line(f"not brought back: ledger {other.ledger_id}{whose}: {other.why}")
-        if other_lists:
-            print_line(
-                f"znodes whose list of rights is not the cluster's: {other_lists}; 'ledgerlog metadata "
-                "secure' sets it"
-            )
+        _print_other_lists(other_lists)
         _print_check(check)
     if not is_sound:
         raise click.exceptions.Exit(1)
@@ -318,6 +314,14 @@ def _print_check(check: MetadataCheck) -> None:
     if check.deleted:
         print_line(f"deleted, to be collected by bookies: {len(check.deleted)} ledgers")
     print_line("nothing differs" if check.is_sound else "the metadata and the bookies differ")
+
+
+def _print_other_lists(other_lists: int) -> None:
+    if other_lists:
+        print_line(
+            f"znodes whose list of rights is not the cluster's: {other_lists}; 'ledgerlog metadata secure' "
+            "sets it"
+        )
 
 
 def _print_some(what: str, lines: list[str]) -> None:
@@ -448,7 +452,7 @@ def metadata_init(
 
     For sqlite:PATH the command makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start
     the bookies with 'bookie run'. If the store already has a cluster, the command changes nothing and says
-    so.
+    so. Then it also says whether 'metadata secure' has to be run.
 
     The new cluster is closed: its bookies serve only processes that prove who they are, with the secret in
     --secret-file or with a certificate. If the secret file does not exist, the command makes it. For
@@ -478,7 +482,10 @@ def metadata_init(
             )
         async with open_store(parsed, credentials=credentials) as store:
             now = await STORED_ADMISSION.read(store)
+            # An earlier command may have been killed after it made the cluster and before it set the lists.
+            other_lists = await count_other_lists(store)
         said = {"uri": str(parsed), "cluster": cluster, "made": is_new, "mode": now.name}
+        said["other_lists"] = other_lists
         if is_new and by is ProvenBy.SECRET:
             said["secret_file"] = credentials.secret_file
         return said
@@ -491,6 +498,8 @@ def metadata_init(
         print_line(f"{said['uri']}: made cluster {said['cluster']}, which is {how}")
     else:
         print_line(f"{said['uri']}: cluster {said['cluster']} is there already; nothing was changed")
+    if not as_json:
+        _print_other_lists(said["other_lists"])
 
 
 def _closed_by(uri: ClusterUri, credentials: Credentials, is_open: bool) -> tuple[Credentials, ProvenBy]:

@@ -311,7 +311,8 @@ def test_a_cluster_is_made_once_and_only_when_that_is_asked_for(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
     assert commands.ok("metadata", "init").decode().startswith(f"{uri}: made cluster ")
     made = commands.json("metadata", "init")
-    assert made == {"uri": uri, "cluster": made["cluster"], "made": False, "mode": "closed"}
+    there = {"uri": uri, "cluster": made["cluster"], "made": False, "mode": "closed", "other_lists": 0}
+    assert made == there
     assert (
         f"cluster {made['cluster']} is there already; nothing was changed"
         in commands.ok("metadata", "init").decode()

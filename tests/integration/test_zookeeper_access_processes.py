@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from kazoo.client import KazooClient
 
 from ledgerlog.cli.processes import open_children
+from ledgerlog.meta.uri import make_cluster_at, parse_uri
+from ledgerlog.model.credentials import Credentials
 from tests.commands import run_command
 from tests.integration.running_cluster import ledgerlog as run_ledgerlog
 from tests.integration.running_cluster import ledgerlog_ok
@@ -87,6 +91,34 @@ async def test_a_cluster_behind_lists_of_rights(tmp_path: Path, secured_zookeepe
         ran = await run_ledgerlog("log", "list", *as_second, uri=other)
         assert ran.status == 1
         assert b"orders" in await ledgerlog_ok("log", "list", *as_owner, uri=other)
+
+
+async def test_init_says_that_an_earlier_one_was_killed_before_it_set_the_list_of_the_chroot(
+    tmp_path: Path, secured_zookeeper: SecuredServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, chroot = credentials(tmp_path, "owner"), new_chroot()
+    uri = f"zk://{secured_zookeeper.hosts}{chroot}"
+    as_owner = ("--zk-auth-file", str(file))
+    client = KazooClient(secured_zookeeper.hosts)
+    await trio.to_thread.run_sync(client.start)
+    try:
+        await trio.to_thread.run_sync(client.create, chroot)
+    finally:
+        client.stop()
+        client.close()
+
+    async def be_killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ledgerlog.meta.uri.secure_at", be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        await make_cluster_at(parse_uri(uri), credentials=Credentials(zk_auth_file=file))
+    told = await ledgerlog_ok("metadata", "init", "--open", *as_owner, uri=uri)
+    assert b"is there already; nothing was changed\n" in told
+    assert b"znodes whose list of rights is not the cluster's: 1; 'ledgerlog metadata secure' sets it" in told
+    await said("metadata", "secure", *as_owner, uri=uri)
+    assert (await said("metadata", "init", "--open", *as_owner, uri=uri))["other_lists"] == 0
+    assert b"znodes" not in await ledgerlog_ok("metadata", "init", "--open", *as_owner, uri=uri)
 
 
 async def test_a_cluster_over_tls(tmp_path: Path, secured_zookeeper: SecuredServer) -> None:
