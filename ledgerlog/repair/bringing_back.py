@@ -21,6 +21,11 @@ two ledgers were open in the backup and the newer one does not continue the olde
 A crash before step 4 leaves metadata that no list names, so the ledger still counts as forgotten. The next
 run continues there. If a ledger does not continue its log, this module leaves the ledger out and reports it:
 the ledger's offsets may belong to other records.
+
+**A failure.** If a ledger fails for a reason that may pass, the later ledgers of its log stay forgotten too.
+Behind a gap they would take its place for ever, and without its first entry nobody knows which entries of the
+ledgers before it were acknowledged. Only a ledger that is proven to be lost, or that no run can bring back,
+does not hold up the others.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from ledgerlog.errors import (
     EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
+    LedgerLogError,
     LedgerNotFound,
     LogListFull,
     LogNotFound,
@@ -47,13 +53,14 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.ledger.metadata import LedgerRegistry
-from ledgerlog.ledger.ranges import read_range
+from ledgerlog.ledger.ranges import read_entries
+from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.log.core.chain import count_segment
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.log.takeover import read_contents, recover
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Create
-from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
@@ -64,11 +71,15 @@ from ledgerlog.wire.records import EntryHeader, decode_header
 
 __all__ = ["BroughtBack", "LeftOut", "bring_back"]
 
+_LASTING = (EntryCorrupt, EntryNotFound, InvalidArgument)
+"""The errors after which a ledger never comes back. The log continues without it.
+
+InvalidArgument: more bookies hold the ledger than an ensemble can have.
+"""
+
 _FAILURES = (
-    EntryCorrupt,
-    EntryNotFound,
+    *_LASTING,
     EntryUnavailable,
-    InvalidArgument,
     LedgerNotFound,
     LogListFull,
     LossUndecided,
@@ -77,10 +88,7 @@ _FAILURES = (
     PermissionDenied,
     RecoveryFailed,
 )
-"""The errors that keep one ledger from coming back. The other ledgers and logs continue.
-
-InvalidArgument: more bookies hold the ledger than an ensemble can have.
-"""
+"""The errors that keep a ledger from coming back. The other logs continue."""
 
 _HOW_TO_ACCEPT = (
     "If the records before it were truncated, or cannot come back, run "
@@ -157,7 +165,11 @@ async def bring_back(
         log = _Log(client, incarnation, check.restoration.floor, back, left, accept_gaps=accept_gaps)
         forgotten = of_logs.pop(incarnation, [])
         if forgotten or await log.ends_in_doubt():
-            await log.bring_back(forgotten)
+            try:
+                await log.bring_back(forgotten)
+            except LogNotFound:  # It was deleted meanwhile.
+                named = {ledger.ledger_id for ledger in back} | {ledger.ledger_id for ledger in left}
+                of_logs[incarnation] = [each for each in forgotten if each.ledger_id not in named]
     for forgotten in of_logs.values():
         left += [LeftOut(ledger.ledger_id, ledger.log, "its log is gone") for ledger in forgotten]
     return back, left
@@ -194,22 +206,25 @@ class _Log:
 
     async def bring_back(self, forgotten: Sequence[HeldOnly]) -> None:
         first: list[tuple[EntryHeader, HeldOnly]] = []
-        for ledger in forgotten:
-            header = await self._first_header(ledger)
-            if header is None:
-                self._leave(ledger, "its first entry cannot be read")
-            else:
-                first.append((header, ledger))
+        for at, ledger in enumerate(forgotten):
+            try:
+                first.append((await self._first_header(ledger), ledger))
+            except _FAILURES as failure:
+                self._leave(ledger, f"its first entry cannot be read: {failure}")
+                if not isinstance(failure, _LASTING):
+                    others = [other for _, other in first] + [*forgotten[at + 1 :]]
+                    self._leave_behind(others, ledger, failure)
+                    return
         first.sort(key=lambda one: (one[0].epoch, one[0].first_offset, one[1].ledger_id))
         try:
-            await self._end_open([header for header, _ in first])
+            record = await self._read()
+            await self._end_open(record, [header for header, _ in first])
         except _FAILURES as failure:
             why = str(failure)
             if isinstance(failure, LossUndecided):
                 self._left.append(LeftOut(failure.kept_ledger, failure.name, why))
             elif isinstance(failure, EntryNotFound):
                 why = f"{failure}. {_HOW_TO_ACCEPT}"
-                record = await self._read()
                 self._left += [
                     LeftOut(segment.ledger_id, record.name, why) for segment in record.open_segments[1:]
                 ]
@@ -217,14 +232,22 @@ class _Log:
                 self._leave(ledger, f"the ledger before it cannot be ended: {why}")
             return
         for at, (header, ledger) in enumerate(first):
-            later = [other for other, _ in first[at + 1 :]]
+            later = first[at + 1 :]
             try:
-                await self._bring_one(ledger, header, later)
+                await self._bring_one(ledger, header, [other for other, _ in later])
             except (*_FAILURES, _NotNext) as failure:
                 self._leave(ledger, str(failure))
+                if isinstance(failure, LedgerLogError) and not isinstance(failure, _LASTING):
+                    self._leave_behind([other for _, other in later], ledger, failure)
+                    return
 
     def _leave(self, ledger: HeldOnly, why: str) -> None:
         self._left.append(LeftOut(ledger.ledger_id, ledger.log, why))
+
+    def _leave_behind(self, ledgers: Sequence[HeldOnly], failed: HeldOnly, failure: LedgerLogError) -> None:
+        """Leave out the ledgers that come after one that failed, or may come after it."""
+        for ledger in ledgers:
+            self._leave(ledger, f"the ledger before it, {failed.ledger_id}, did not come back: {failure}")
 
     async def _read(self) -> LogMetadata:
         record, _ = await self._logs.read(self._incarnation)
@@ -232,21 +255,21 @@ class _Log:
             raise LogNotFound(str(self._incarnation))
         return record
 
-    async def _first_header(self, ledger: HeldOnly) -> EntryHeader | None:
-        """Return the header of a ledger's first entry; None if no bookie can provide the header."""
-        for bookie in ledger.bookies:
-            connection = self._client.pool.connection(bookie)
-            answer = await read_range(connection, ledger.ledger_id, first=0, last=0)
-            payload = None if answer is None else answer.found.get(0)
-            if payload is not None:
-                try:
-                    return decode_header(payload, ledger_id=ledger.ledger_id, entry_id=0)
-                except EntryCorrupt:
-                    return None
-        return None
+    async def _first_header(self, ledger: HeldOnly) -> EntryHeader:
+        """Return the header of a ledger's first entry. Errors as for ``read_entries``."""
+        bookies = ledger.bookies[:ENSEMBLE_MAX]
+        (payload,) = await read_entries(
+            self._metadata_of(ledger, bookies, ack_quorum=1, custom={}),
+            0,
+            0,
+            bytes_max=1,
+            connection=self._client.pool.connection,
+            failed={},
+            prefer=0,
+        )
+        return decode_header(payload, ledger_id=ledger.ledger_id, entry_id=0)
 
-    async def _end_open(self, first: Sequence[EntryHeader]) -> None:
-        record = await self._read()
+    async def _end_open(self, record: LogMetadata, first: Sequence[EntryHeader]) -> None:
         if any(segment.ledger_id >= self._floor for segment in record.open_segments):
             return  # A leader has begun to write since the restore. Do not end its ledger.
         for segment in record.open_segments:
@@ -312,14 +335,10 @@ class _Log:
             )
 
     async def _make_metadata(self, ledger: HeldOnly, header: EntryHeader, record: LogMetadata) -> None:
-        size = len(ledger.bookies)
-        metadata = LedgerMetadata.create(
-            ledger_id=ledger.ledger_id,
-            replication=Replication(size, size, min(size, record.replication.ack_quorum)),
-            ensemble=ledger.bookies,
-            key=ledger.key,
-            token=self._client.environment.new_token(),
-            created_ms=self._client.environment.now_ms(),
+        metadata = self._metadata_of(
+            ledger,
+            ledger.bookies,
+            ack_quorum=min(len(ledger.bookies), record.replication.ack_quorum),
             custom={**ledger_labels(record, header.epoch), AS_IN_BACKUP_LABEL: b""},
         )
 
@@ -330,6 +349,19 @@ class _Log:
                 )
 
         await settle(self._client.store, write, what=f"the return of ledger {ledger.ledger_id}")
+
+    def _metadata_of(
+        self, ledger: HeldOnly, bookies: tuple[BookieId, ...], *, ack_quorum: int, custom: dict[str, bytes]
+    ) -> LedgerMetadata:
+        return LedgerMetadata.create(
+            ledger_id=ledger.ledger_id,
+            replication=Replication(len(bookies), len(bookies), ack_quorum),
+            ensemble=bookies,
+            key=ledger.key,
+            token=self._client.environment.new_token(),
+            created_ms=self._client.environment.now_ms(),
+            custom=custom,
+        )
 
     async def _cut(self, closed: LedgerMetadata, later: Sequence[EntryHeader]) -> LedgerMetadata:
         """End a ledger before the entries that the leader of a later epoch did not find."""

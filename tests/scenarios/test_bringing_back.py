@@ -13,13 +13,21 @@ from trio.testing import MockClock
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
     BookieUnavailable,
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
     InvalidArgument,
     LedgerLogError,
     LogListFull,
+    LogNotFound,
     LossUndecided,
+    NotEnoughBookies,
     PermissionDenied,
     RecordsLost,
+    RecoveryFailed,
 )
+from ledgerlog.ledger.ledgers import Ledgers
+from ledgerlog.ledger.ranges import read_entries
 from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.log.attach import splice, stage
 from ledgerlog.log.core.attach import Commit
@@ -160,6 +168,139 @@ async def test_a_ledger_that_cannot_come_back_keeps_no_other_log_from_coming_bac
             assert [ledger.log for ledger in back] == ["other"]
             assert [ledger.ledger_id for ledger in left] == [bad.ledger_id]
             assert (str(failure) if failure else "at most 64 bookies") in left[0].why
+
+
+@pytest.mark.parametrize("accept_gaps", [False, True])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        EntryUnavailable(2, 0, "no bookie answers"),
+        NotEnoughBookies("no bookie answers"),
+        PermissionDenied("client/a may not do this"),
+        RecoveryFailed(2, "no bookie answers"),
+        LogNotFound("x"),
+        None,
+    ],
+    ids=lambda failure: "its first entry" if failure is None else type(failure).__name__,
+)
+async def test_nothing_comes_back_behind_a_ledger_of_its_log_that_fails_for_some_time(
+    clock: MockClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: LedgerLogError | None,
+    accept_gaps: bool,
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            other = await create_log(client.opened, "y")
+            await appended(client, log, range(5))
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            await appended(client, log, range(5, 7))
+            await appended(client, log, range(7, 9))
+            await appended(client, other, range(5))
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            check = await look_at_metadata(client.opened)
+            forgotten = [ledger.ledger_id for ledger in check.forgotten if ledger.log == "x"]
+            with monkeypatch.context() as patch:
+                if failure is None:
+                    read = read_entries
+
+                    async def cannot_read(metadata: LedgerMetadata, *args: Any, **options: Any) -> Any:
+                        if metadata.ledger_id == forgotten[0]:
+                            raise EntryUnavailable(metadata.ledger_id, 0)
+                        return await read(metadata, *args, **options)
+
+                    patch.setattr("ledgerlog.repair.bringing_back.read_entries", cannot_read)
+                else:
+                    recover = Ledgers.recover
+
+                    async def cannot_recover(ledgers: Ledgers, ledger_id: int) -> LedgerMetadata:
+                        if ledger_id == forgotten[0]:
+                            raise fresh(failure)
+                        return await recover(ledgers, ledger_id)
+
+                    patch.setattr(Ledgers, "recover", cannot_recover)
+                back, left = await bring_back(client.opened, check, accept_gaps=accept_gaps)
+            assert {ledger.log for ledger in back} == {"y"}
+            assert [ledger.ledger_id for ledger in left if ledger.log == "x"] == forgotten
+            behind = "its log is gone" if isinstance(failure, LogNotFound) else "the ledger before it"
+            assert behind in left[-1].why
+            await bring_back(client.opened, await look_at_metadata(client.opened), accept_gaps=accept_gaps)
+            assert await records_of(await open_log(client.opened, "x")) == numbers(9)
+
+
+async def test_what_followed_a_ledger_that_is_lost_comes_back_behind_a_gap(
+    clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            for number in range(3):
+                async with log.writer() as writer:
+                    await writer.append(b"%d" % number)
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            lost = [ledger.ledger_id for ledger in (await look_at_metadata(client.opened)).forgotten][:2]
+            recover = Ledgers.recover
+
+            async def nothing_there(metadata: LedgerMetadata, *args: Any, **options: Any) -> Any:
+                if metadata.ledger_id == lost[0]:
+                    raise EntryNotFound(metadata.ledger_id, 0)
+                return await read_entries(metadata, *args, **options)
+
+            async def is_lost(ledgers: Ledgers, ledger_id: int) -> LedgerMetadata:
+                if ledger_id == lost[1]:
+                    raise EntryCorrupt(ledger_id, 0)
+                return await recover(ledgers, ledger_id)
+
+            monkeypatch.setattr("ledgerlog.repair.bringing_back.read_entries", nothing_there)
+            monkeypatch.setattr(Ledgers, "recover", is_lost)
+            for accept_gaps in (False, True):
+                back, left = await bring_back(
+                    client.opened, await look_at_metadata(client.opened), accept_gaps=accept_gaps
+                )
+                assert len(back) == accept_gaps
+                assert accept_gaps or "--accept-gaps" in left[-1].why
+            with pytest.raises(RecordsLost) as gap:
+                await records_of(await open_log(client.opened, "x"))
+            assert (gap.value.lost_from, gap.value.first_offset) == (0, 2)
+
+
+async def test_an_operator_gives_up_a_ledger_that_cannot_be_recovered_and_the_rest_comes_back(
+    clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(3) as cluster:
+        async with cluster.client() as client:
+            log = await create_log(client.opened, "x")
+            await appended(client, log, range(5))
+            backup = await backed_up(cluster.tree, tmp_path / "backup")
+            await appended(client, log, range(5, 7))
+            await appended(client, log, range(7, 9))
+        await restored_under_bookies(cluster, backup)
+        async with cluster.client() as client:
+            await client.opened.bookies.wait_writable(3)
+            bad = (await look_at_metadata(client.opened)).forgotten[0].ledger_id
+            recover = Ledgers.recover
+
+            async def cannot_recover(ledgers: Ledgers, ledger_id: int) -> LedgerMetadata:
+                if ledger_id == bad and not (await ledgers.metadata(bad)).is_closed:
+                    raise RecoveryFailed(bad, "a bookie is gone for good")
+                return await recover(ledgers, ledger_id)
+
+            monkeypatch.setattr(Ledgers, "recover", cannot_recover)
+            for _ in range(2):
+                back, _ = await bring_back(
+                    client.opened, await look_at_metadata(client.opened), accept_gaps=True
+                )
+                assert not back
+            await client.ledgers.recover_accepting_loss(bad)
+            await bring_back(client.opened, await look_at_metadata(client.opened), accept_gaps=True)
+            assert await records_of(await open_log(client.opened, "x")) == numbers(9)
 
 
 @pytest.mark.parametrize("accept_gaps", [False, True])
