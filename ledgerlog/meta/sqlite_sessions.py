@@ -44,7 +44,8 @@ session as alive for so long.
 **Root and the owner of the file.** Root may open a store on another user's file, for example to look at it.
 Then root's lock file, and the directory if root has made it, go to the owner of the metadata file, as SQLite
 does with its log. Otherwise the owner's processes could not see whether root's session is alive. A lock file
-that a process may not open counts as the file of a live session.
+that a process may not open counts as the file of a live session. Root in a container may not give files away:
+then they stay root's. The next root process that may do it gives a directory of root's to the owner.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
@@ -131,6 +132,10 @@ class SessionLock:
         if os.pwrite(self._descriptor, lease, 0) != len(lease):
             raise OSError(errno.EIO, "a lease was written in part", os.fspath(self._path))
 
+    def give_to_owner(self, of: str) -> None:
+        """If this process is root, give the lock file to the owner of another file, if it may do that."""
+        _give_to_owner(self._descriptor, of)
+
     def claimed(self) -> contextlib.AbstractContextManager[None]:
         """Claim the lease for the owner. Raises ``Busy`` while another process reads it under a claim."""
         return _claimed(self._descriptor, fcntl.F_WRLCK)
@@ -193,6 +198,22 @@ def _unlink(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         logger.warning("the lock file of an ended session stays: %s", error)
+
+
+def _give_to_owner(descriptor: int, of: str) -> None:
+    """If this process is root, give an open file that root has made to the owner of the file ``of``.
+
+    Do not raise if it may not do that (``CAP_CHOWN``), because then the file still serves this process.
+    """
+    if os.geteuid() != 0:
+        return
+    owner, made = os.stat(of), os.fstat(descriptor)
+    if made.st_uid != 0 or owner.st_uid == 0:
+        return
+    try:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    except OSError as error:
+        logger.warning("what root has made for %s stays root's, and its owner cannot use it: %s", of, error)
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -283,7 +304,7 @@ class Sessions:
                 lock = _try_lock(self._path_of(session_id), create=True)
         try:
             with _os_translated(self._directory), lock.claimed():
-                self._give_to_owner(self._path_of(session_id))
+                lock.give_to_owner(self._file.path)
                 until_ns = boot_clock_ns() + self._timeout_ns
                 lock.write_lease(until_ns)
             with self._file.writing():
@@ -407,17 +428,18 @@ class Sessions:
                         lock.release()
 
     def _make_directory(self) -> None:
-        try:
+        with contextlib.suppress(FileExistsError):
             self._directory.mkdir(mode=0o700)
-        except FileExistsError:
+        if os.geteuid() != 0:
             return
-        self._give_to_owner(self._directory)
-
-    def _give_to_owner(self, path: Path) -> None:
-        """If this process is root, give what it has made to the owner of the metadata file."""
-        if os.geteuid() == 0:
-            status = os.stat(self._file.path)
-            os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
+        # A root process may have died after it made the directory. Give away no other directory of root's
+        # that somebody has moved here.
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if all(name.endswith(".lock") for name in os.listdir(descriptor)):
+                _give_to_owner(descriptor, self._file.path)
+        finally:
+            os.close(descriptor)
 
     def _path_of(self, session_id: str) -> Path:
         return self._directory / f"{session_id}.lock"

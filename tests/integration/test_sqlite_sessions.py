@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -229,6 +230,58 @@ async def test_what_root_makes_beside_the_file_of_another_user_belongs_to_that_u
                 assert await other.children("members") == ["root"]
                 store.session._lease.lock.release(unlink=False)
                 assert other._sessions.reap(throttled=False) == ["members/root"]
+
+
+async def test_root_that_may_give_nothing_away_opens_the_file_of_another_user(
+    path_of_nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    path = path_of_nobody
+    with as_nobody():
+        async with opened(path):
+            pass
+    for is_made in (False, True):
+        if is_made:
+            shutil.rmtree(path.with_name("meta.db-sessions"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "chown", refuse)
+            patch.setattr(os, "fchown", refuse)
+            async with opened(path) as store:
+                await store.create(f"members/{is_made}", b"", ephemeral=True)
+                assert await store.children("members") == [f"{is_made}"]
+
+
+async def test_root_gives_a_directory_to_its_owner_that_another_root_process_has_left(
+    path_of_nobody: Path,
+) -> None:
+    path = path_of_nobody
+    directory = path.with_name("meta.db-sessions")
+    with as_nobody():
+        async with opened(path):
+            pass
+    directory.rmdir()
+    directory.mkdir(mode=0o700)
+    async with opened(path):
+        pass
+    assert directory.stat().st_uid == NOBODY
+    with as_nobody():
+        async with opened(path):
+            pass
+
+
+async def test_root_gives_no_other_directory_away(path_of_nobody: Path) -> None:
+    path = path_of_nobody
+    directory = path.with_name("meta.db-sessions")
+    with as_nobody():
+        async with opened(path):
+            pass
+    directory.rmdir()
+    directory.mkdir()
+    (directory / "of root").touch()
+    async with opened(path):
+        assert directory.stat().st_uid == 0
 
 
 async def test_a_lock_file_that_a_process_may_not_open_is_of_a_live_session(path_of_nobody: Path) -> None:
