@@ -17,7 +17,8 @@ ArchiveSupportMissing.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -45,7 +46,7 @@ from ledgerlog.model.segments import LogSegment
 from ledgerlog.wire.records import EntryHeader, decode_header
 
 _LOST_IN_A_ROW_MAX = 16
-"""If more entries in a row are lost, the search for an offset gives up."""
+"""If more entries in a row are lost, a search does not find what comes after them."""
 
 
 @attrs.frozen
@@ -59,6 +60,10 @@ class ReadPosition:
     """The next entry to read. None: the segment is read to its end."""
     offset: int
     """The offset of the first record there."""
+
+
+ReadsHeaders = Callable[[int], Awaitable[EntryHeader]]
+"""Reads the header of an entry. Errors as for reading."""
 
 
 class OpensLedgers(Protocol):
@@ -213,37 +218,119 @@ async def find_offset_in_ledger(ledgers: Ledgers, segment: LogSegment, offset: i
     last = await reader.last_add_confirmed()
     if last == NO_ENTRY or offset == segment.first_offset:
         return ReadPosition(segment, 0, segment.first_offset)
-    top = await read_header(reader, last, segment)
-    if offset >= top.end_offset:
-        return ReadPosition(segment, last + 1, top.end_offset)
-    search = EntrySearch(0, last, offset, value_below=segment.first_offset, value_at_high=top.end_offset - 1)
-    headers = {last: top}
-    lost: dict[int, LedgerLogError] = {}
+    end = segment.end_offset
+    if end is not None and offset >= end:
+        return ReadPosition(segment, last + 1, end)
+    entry_id, first = await find_entry_of_offset(
+        partial(read_header, reader, segment=segment), last, offset, first=segment.first_offset, end=end
+    )
+    return ReadPosition(segment, entry_id, first)
+
+
+async def find_entry_of_offset(
+    read: ReadsHeaders, last: int, offset: int, *, first: int, end: int | None
+) -> tuple[int, int]:
+    """Find the entry that holds an offset among entries 0 to ``last``.
+
+    Args:
+        read: Reads the header of an entry.
+        last: The last entry.
+        offset: The offset.
+        first: The first offset of the ledger.
+        end: The offset after entry ``last``, more than ``offset``; None if it is not known.
+
+    Returns:
+        The entry and its first offset. If the offset is beyond ``last``: the next entry and its offset.
+
+    Raises:
+        EntryNotFound, EntryCorrupt: The entry is lost, or may be lost.
+        EntryUnavailable, LedgerNotFound: As for reading.
+    """
+    return await _find_entry(
+        read,
+        last,
+        offset,
+        value=lambda header: header.end_offset - 1,
+        value_before=lambda header: header.first_offset - 1,
+        value_below=first,
+        value_at_last=None if end is None else end - 1,
+    )
+
+
+async def find_entry_of_moment(
+    read: ReadsHeaders, last: int, when_ms: int, *, first_ms: int | None = None, last_ms: int | None = None
+) -> tuple[int, int]:
+    """Find the first entry of 0 to ``last`` whose timestamp is at or after ``when_ms``.
+
+    A lost entry may be as new as the next entry that can be read. Arguments, result and errors otherwise as
+    for ``find_entry_of_offset``.
+    """
+    return await _find_entry(
+        read,
+        last,
+        when_ms,
+        value=lambda header: header.timestamp_ms,
+        value_before=lambda header: header.timestamp_ms,
+        value_below=first_ms,
+        value_at_last=last_ms,
+    )
+
+
+async def _find_entry(
+    read: ReadsHeaders,
+    last: int,
+    wanted: int,
+    *,
+    value: Callable[[EntryHeader], int],
+    value_before: Callable[[EntryHeader], int],
+    value_below: int | None,
+    value_at_last: int | None,
+) -> tuple[int, int]:
+    """Find the first entry whose value is at least ``wanted``. Lost entries hinder this only if the entry
+    may be one of them.
+
+    ``value_before`` tells from a header how high the value of the entry before it can be. ``value_at_last``
+    is at least ``wanted``.
+    """
+    headers: dict[int, EntryHeader] = {}
+    lost: dict[int, EntryNotFound | EntryCorrupt] = {}
+
+    async def look(entry_id: int) -> EntryHeader | None:
+        """Return the header of an entry; None if the entry is lost."""
+        if entry_id not in headers and entry_id not in lost:
+            try:
+                headers[entry_id] = await read(entry_id)
+            except (EntryNotFound, EntryCorrupt) as failure:
+                lost[entry_id] = failure
+        return headers.get(entry_id)
+
+    high = last
+    if value_at_last is None:
+        top = await look(last)
+        if top is None:
+            high = last - 1
+        else:
+            value_at_last = value(top)
+    search = EntrySearch(0, high, wanted, value_below=value_below, value_at_high=value_at_last)
     while (probe := search.probe) is not None:
-        try:
-            header = headers[probe] = await read_header(reader, probe, segment)
-            search.on_value(header.end_offset - 1)
-        except (EntryNotFound, EntryCorrupt) as failure:
-            lost[probe] = failure
-            # The next entry that can be read tells where the lost one ends, at the latest.
-            following = range(probe + 1, min(probe + _LOST_IN_A_ROW_MAX, last) + 1)
-            next_header = await _read_first_header(reader, following, segment)
-            if next_header is None:
-                raise
-            search.on_value(next_header.first_offset - 1)
-    if search.found in lost:
-        raise lost[search.found]
-    return ReadPosition(segment, search.found, headers[search.found].first_offset)
-
-
-async def _read_first_header(
-    reader: LedgerReader, entry_ids: range, segment: LogSegment
-) -> EntryHeader | None:
-    """Decode the header of the first of these entries that is not lost; None if all are lost."""
-    for entry_id in entry_ids:
-        with contextlib.suppress(EntryNotFound, EntryCorrupt):
-            return await read_header(reader, entry_id, segment)
-    return None
+        header = await look(probe)
+        if header is not None:
+            search.on_value(value(header))
+            continue
+        # The next entry that can be read tells how high the value of the lost one is, at most.
+        following = range(probe + 1, min(probe + _LOST_IN_A_ROW_MAX, last) + 1)
+        for entry_id in following:
+            header = await look(entry_id)
+            if header is not None:
+                search.on_value(value_before(header))
+                break
+        else:
+            search.on_value(wanted)  # Too many are lost in a row: look only at the entries before them.
+    found = min(search.found, last)
+    header = await look(found)
+    if header is None:
+        raise lost[found]
+    return (found, header.first_offset) if value(header) >= wanted else (found + 1, header.end_offset)
 
 
 async def find_position(
@@ -400,12 +487,11 @@ async def _find_moment_in_ledger(ledgers: Ledgers, segment: LogSegment, when_ms:
     last = await reader.last_add_confirmed()
     if last == NO_ENTRY:
         return ReadPosition(segment, 0, segment.first_offset)
-    top = await read_header(reader, last, segment)
-    if top.timestamp_ms < when_ms:
-        return ReadPosition(segment, last + 1, top.end_offset)
-    search = EntrySearch(0, last, when_ms, value_below=segment.first_ms, value_at_high=top.timestamp_ms)
-    headers = {last: top}
-    while search.probe is not None:
-        header = headers[search.probe] = await read_header(reader, search.probe, segment)
-        search.on_value(header.timestamp_ms)
-    return ReadPosition(segment, search.found, headers[search.found].first_offset)
+    entry_id, first = await find_entry_of_moment(
+        partial(read_header, reader, segment=segment),
+        last,
+        when_ms,
+        first_ms=segment.first_ms,
+        last_ms=segment.last_ms,
+    )
+    return ReadPosition(segment, entry_id, first)

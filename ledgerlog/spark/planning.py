@@ -35,8 +35,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.core.scan import Piece, Stretch, cut, share
-from ledgerlog.log.core.search import EntrySearch
-from ledgerlog.log.positions import continues, find_moment, read_header
+from ledgerlog.log.positions import continues, find_entry_of_moment, find_moment, read_header
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata
@@ -289,13 +288,9 @@ async def _offset_in_open(client: LedgerClient, segment: LogSegment, stretch: St
     """
     assert stretch.last_entry is not None
     reader = await client.ledgers.open(stretch.ledger_id)
-    search = EntrySearch(0, stretch.last_entry, moment_ms)
-    headers = {}
-    while search.probe is not None:
-        header = await read_header(reader, search.probe, segment)
-        headers[search.probe] = header
-        search.on_value(header.timestamp_ms)
-    return headers[search.found].first_offset if search.found in headers else stretch.end
+    read = partial(read_header, reader, segment=segment)
+    _, offset = await find_entry_of_moment(read, stretch.last_entry, moment_ms)
+    return offset
 
 
 async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) -> tuple[int, int]:

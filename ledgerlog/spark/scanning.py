@@ -61,8 +61,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.ranges import read_entries
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
 from ledgerlog.log.core.scan import Piece, Stretch
-from ledgerlog.log.core.search import EntrySearch
-from ledgerlog.log.positions import NOT_ON_BOOKIES
+from ledgerlog.log.positions import NOT_ON_BOOKIES, find_entry_of_offset
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.admission import OPEN, Admission
@@ -411,17 +410,17 @@ class _Scan:
         stretch = piece.stretch
         if piece.start == stretch.start:
             return 0
-        search = EntrySearch(
-            0, last, piece.start, value_below=stretch.start, value_at_high=max(piece.start, stretch.end - 1)
-        )
-        while search.probe is not None:
-            entry_id = search.probe
+
+        async def read(entry_id: int) -> EntryHeader:
             (payload,) = await self._read(stretch.ledger_id, entry_id, entry_id, 1)
-            header = decode_header(
+            return decode_header(
                 payload, ledger_id=stretch.ledger_id, entry_id=entry_id, spliced=stretch.spliced
             )
-            search.on_value(header.end_offset - 1)
-        return search.found
+
+        entry_id, _ = await find_entry_of_offset(
+            read, last, piece.start, first=stretch.start, end=max(piece.start + 1, stretch.end)
+        )
+        return entry_id
 
     # --- entries ------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -670,30 +670,69 @@ async def test_a_lost_ledger_is_told_though_the_record_changes_whenever_somebody
     assert looks == 1
 
 
-@pytest.mark.parametrize("lost", [{7}, {7, 8, 9}, {0, 4, 8, 12, 16}])
-async def test_an_offset_is_found_though_other_entries_of_its_ledger_are_lost(
-    world: World, log: Log, lost: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fill(world, log, 20)
+@contextlib.contextmanager
+def entries_lost(lost: set[int], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ledger 0 has lost some entries."""
     read = LedgerReader.read
 
     async def read_what_is_left(self: LedgerReader, first: int, last: int) -> list[bytes]:
         for entry_id in range(first, last + 1):
-            if entry_id in lost:
+            if self.ledger_id == 0 and entry_id in lost:
                 raise EntryNotFound(self.ledger_id, entry_id)
         return await read(self, first, last)
 
     async def read_one(self: LedgerReader, first: int, _: int, **__: object) -> list[bytes]:
         return await self.read(first, first)
 
-    monkeypatch.setattr(LedgerReader, "read", read_what_is_left)
-    monkeypatch.setattr(LedgerReader, "read_batch", read_one)
-    for offset in range(40):
-        if offset // 2 in lost:
-            with pytest.raises(EntryNotFound):
-                await offsets(log, offset, until=offset + 1)
-        else:
-            assert await offsets(log, offset, until=offset + 1) == [offset]
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerReader, "read", read_what_is_left)
+        patch.setattr(LedgerReader, "read_batch", read_one)
+        yield
+
+
+LOST = [{7}, {7, 8, 9}, {0, 4, 8, 12, 16}, {19}, {3, 18, 19}, set(range(1, 20))]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("lost", LOST, ids=str)
+async def test_an_offset_is_found_though_other_entries_of_its_ledger_are_lost(
+    world: World, log: Log, lost: set[int], is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with log.writer() as writer:
+        for first in range(0, 40, 2):
+            await writer.append_many([b"%d" % first, b"%d" % (first + 1)])
+        if not is_open:
+            await writer.roll()
+        with entries_lost(lost, monkeypatch):
+            for offset in range(40):
+                if offset // 2 in lost:
+                    with pytest.raises(EntryNotFound):
+                        await offsets(log, offset, until=offset + 1)
+                else:
+                    assert await offsets(log, offset, until=offset + 1) == [offset]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("lost", LOST, ids=str)
+async def test_a_moment_is_found_though_other_entries_of_its_ledger_are_lost(
+    world: World, log: Log, lost: set[int], is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of a lost entry may be as new as those of the entry after it."""
+    begun = world.now_ms
+    async with log.writer() as writer:
+        for entry_id in range(20):
+            world.now_ms = begun + 10 * entry_id
+            await writer.append_many([b"%d" % (2 * entry_id), b"%d" % (2 * entry_id + 1)])
+        if not is_open:
+            await writer.roll()
+        with entries_lost(lost, monkeypatch):
+            for entry_id in range(20):
+                start, end = moment(begun + 10 * entry_id), 2 * entry_id + 1
+                if {entry_id - 1, entry_id} & lost:
+                    with pytest.raises(EntryNotFound):
+                        await offsets(log, start, until=end)
+                else:
+                    assert await offsets(log, start, until=end) == [2 * entry_id]
 
 
 @pytest.mark.parametrize("start", ["earliest", 3, 5, Position(0, 2)])

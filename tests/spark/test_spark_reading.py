@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from array import array
 from datetime import timedelta
+from typing import Any
 
 import attrs
 import pytest
@@ -14,16 +15,20 @@ import trio.testing
 from pyspark.sql import types
 
 from ledgerlog.errors import (
+    EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
     LedgerLogError,
     LedgerNotFound,
     LogNotFound,
 )
+from ledgerlog.ledger.ranges import read_entries
+from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.limits import LOG_ENTRY_BYTES_TARGET, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import PackedBatch
 from ledgerlog.spark.columns import BYTES_PER_BATCH, OffsetRange, arrow_schema, batches_of
@@ -119,6 +124,54 @@ async def test_bounds_by_offset_and_by_time_cut_inside_of_ledgers(autojump_clock
             await planned(client.opened, read_options(endingOffsets="121"))
         with pytest.raises(InvalidArgument, match="is after the end offset"):
             await planned(client.opened, read_options(startingOffsets="9", endingOffsets="8"))
+
+
+@pytest.mark.parametrize("lost", [{4}, {0, 4}, {9}, {7, 8, 9}], ids=str)
+async def test_a_task_reads_what_is_left_of_a_ledger_that_has_lost_entries(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, lost: set[int]
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        everything = await client_rows(await filled(client))
+
+        async def read_what_is_left(metadata: LedgerMetadata, first: int, *args: Any, **options: Any) -> Any:
+            if metadata.ledger_id == 0 and first in lost:
+                raise EntryNotFound(0, first)
+            return (await read_entries(metadata, first, *args, **options))[:1]
+
+        monkeypatch.setattr("ledgerlog.spark.scanning.read_entries", read_what_is_left)
+        for start in range(40):
+            options = read_options(startingOffsets=str(start), endingOffsets=str(start + 1))
+            parts = await planned(client.opened, options)
+            # Of eight records, seven are in one entry, and the last one in the next.
+            if start // 8 * 2 + start % 8 // 7 in lost:
+                with pytest.raises(EntryNotFound):
+                    await rows(cluster, client, parts)
+            else:
+                assert await rows(cluster, client, parts) == everything[start : start + 1]
+
+
+async def test_bounds_by_time_are_found_in_an_open_ledger_that_has_lost_entries(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        async with log.writer() as writer:
+            for number in range(9):
+                await writer.append(b"%d" % number)
+                await trio.sleep(1)
+            times = [row[2] for row in await client_rows(log)]
+            read = LedgerReader.read
+
+            async def read_what_is_left(reader: LedgerReader, first: int, last: int) -> list[bytes]:
+                if first <= 4 <= last:
+                    raise EntryNotFound(reader.ledger_id, 4)
+                return await read(reader, first, last)
+
+            monkeypatch.setattr(LedgerReader, "read", read_what_is_left)
+            for number in (0, 1, 2, 3, 6, 7, 8):
+                options = read_options(startingTimestamp=times[number].isoformat())
+                (part,) = await planned(client.opened, options)
+                assert part.pieces[0].start == number
 
 
 async def test_bounds_by_time_are_found_behind_a_ledger_that_cannot_be_closed_yet(
