@@ -392,10 +392,8 @@ class LogTable:
         properties = self._mine | {_FIRST: f"{first_offset}", _END: f"{end_offset}"}
         with self._translated():
             table = base.table or self._make(base.replaced)
+            old = {each.snapshot_id for each in table.snapshots() if _moment(each) < expire_before}
             with table.transaction() as transaction:
-                if any(_moment(each) < expire_before for each in table.snapshots()):
-                    # The current snapshot stays, and all that have a tag or a branch.
-                    ExpireSnapshots(transaction).older_than(expire_before).commit()
                 files = base.files.keys() - {file.file_path for file in removed}
                 files |= {file.file_path for file in added}
                 transaction.set_properties({_FILES: _digest(files)})
@@ -405,6 +403,14 @@ class LogTable:
                         producer.delete_data_file(file)
                     for file in added:
                         producer.append_data_file(file)
+                if old:
+                    # The current snapshot stays, and all that have a tag or a branch, also a tag that
+                    # another program has made since ``load``.
+                    now = self._catalog.load_table(self._identifier).metadata
+                    old &= {each.snapshot_id for each in now.snapshots}
+                    for metadata in (table.metadata, now):
+                        old -= {ref.snapshot_id for ref in metadata.refs.values()}
+                    ExpireSnapshots(transaction).by_ids(sorted(old)).commit()
             self._is_anew = False
             return table
 

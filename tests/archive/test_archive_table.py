@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -468,6 +468,30 @@ async def test_a_snapshot_that_another_program_tagged_stays_and_does_not_stop_th
             await archive(client, tmp_path)
             assert shown(tmp_path) == rows_of(await records_of(log))
         assert tagged in [snapshot.snapshot_id for snapshot in table_of(tmp_path).snapshots()]
+
+
+async def test_a_snapshot_that_another_program_tags_or_expires_during_a_commit_does_not_stop_it(
+    tmp_path: Path,
+) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    async with open_cluster() as cluster, cluster.client() as client:
+        await full_log(client)
+        await archive(client, tmp_path)
+        await merge(client, tmp_path)
+        table = await open_table(client, tmp_path)
+        for _ in range(2):
+            table.commit(table.load(), [], [], first_offset=0, end_offset=0, expire_before=LONG_AGO)
+        base = table.load()
+        expired, tagged, *_ = [snapshot.snapshot_id for snapshot in table_of(tmp_path).snapshots()]
+        table_of(tmp_path).maintenance.expire_snapshots().by_id(expired).commit()
+        table_of(tmp_path).manage_snapshots().create_tag(tagged, "mine").commit()
+        table.commit(base, [], [], first_offset=0, end_offset=0, expire_before=tomorrow)
+        after = table_of(tmp_path)
+        assert "mine" in after.metadata.refs
+        head = after.current_snapshot()
+        assert head is not None
+        kept = {tagged, head.snapshot_id, head.parent_snapshot_id}
+        assert {snapshot.snapshot_id for snapshot in after.snapshots()} == kept
 
 
 async def test_a_table_whose_metadata_are_damaged_or_gone_is_refused_until_it_is_made_anew(
