@@ -283,7 +283,7 @@ async def splice(
                     elif answer is RequestEnd.UNANSWERED:
                         core.on_unanswered()
                 case SpliceNeed.RECOVER:
-                    await count_open(client, registry, incarnation, core, client.ledgers.recover)
+                    await count_open(client, registry, core, client.ledgers.recover)
                 case SpliceNeed.WRITE:
                     operations = splice_operations(core, commit, core.version)
                     try:

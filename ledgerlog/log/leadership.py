@@ -90,7 +90,7 @@ async def lead(
             except BaseException as cause:
                 # The next leader recovers and closes the ledger, which is empty and in the list.
                 await ledger.aclose()
-                if isinstance(cause, GONE) and await registry.has_changed(incarnation, version):
+                if isinstance(cause, GONE) and await registry.has_dropped(metadata, cause.ledger_id):
                     raise LostLeadership(name, None, "another writer has taken over") from None
                 raise
             client.counts.on_takeover_part("producers", trio.current_time() - began)

@@ -67,7 +67,7 @@ STAGED_LABEL = "log-staged"
 
 GONE = (LedgerNotFound, EntryNotFound)
 """If reading a ledger that a log's record lists fails with one of these errors, the record may have changed
-since it was read, and the ledger may have been dropped (``LogRegistry.has_changed``)."""
+since it was read, and the ledger may have been dropped (``LogRegistry.has_dropped``)."""
 
 T = TypeVar("T")
 
@@ -175,20 +175,19 @@ class LogRegistry:
             try:
                 return await look(metadata, version)
             except GONE as failure:
-                listed = [each for each in metadata.segments if each.ledger_id == failure.ledger_id]
+                before = metadata
                 metadata, version = await self.existing(name, incarnation, known=(metadata, version))
-                if all(each in metadata.segments for each in listed):
+                if _lists_as_before(metadata, before, failure.ledger_id):
                     raise
 
-    async def has_changed(self, incarnation: int, version: int) -> bool:
-        """Return whether a log's record has another version now, or is gone.
+    async def has_dropped(self, before: LogMetadata, ledger_id: int) -> bool:
+        """Return whether a log is gone, or its record does not list a ledger any more, or not as ``before``.
 
-        Call this if a ledger of the log's list is gone. If the record has changed, a rival has dropped the
-        ledger since the record was read. Raises MetadataUnavailable if the record cannot be read now.
+        Call this if a ledger of the log's list is gone. If the record lists it as before, the ledger is lost.
+        Errors as for ``read``.
         """
-        await self._store.sync()
-        node = await self._store.get(log_record_path(incarnation))
-        return node is None or node.version != version
+        metadata, _ = await self.read(before.incarnation)
+        return metadata is None or not _lists_as_before(metadata, before, ledger_id)
 
     async def why_missing(self, name: str, incarnation: int) -> LogNotFound | MetadataCorrupt:
         """Return the error for a log whose record was just not found.
@@ -453,6 +452,10 @@ class LogRegistry:
             except ValueError as cause:
                 strays.append(f"{LOG_RECORDS}/{component}: {cause}")
         return sorted(found), strays
+
+
+def _lists_as_before(metadata: LogMetadata, before: LogMetadata, ledger_id: int) -> bool:
+    return all(each in metadata.segments for each in before.segments if each.ledger_id == ledger_id)
 
 
 def _encode_name(name: str, incarnation: int) -> bytes:

@@ -185,9 +185,7 @@ async def _run(
                         writer = None
                         await delete_ledgers(client.ledgers, core.take_garbage())
                 case TakeoverNeed.RECOVER:
-                    await count_open(
-                        client, registry, incarnation, core, recover_open, accept_loss=accept_loss
-                    )
+                    await count_open(client, registry, core, recover_open, accept_loss=accept_loss)
                 case TakeoverNeed.CREATE:
                     assert core.base is not None
                     writer = await client.ledgers.create(
@@ -223,7 +221,6 @@ async def _run(
 async def count_open(
     client: LedgerClient,
     registry: LogRegistry,
-    incarnation: int,
     core: CountsOpenLedgers,
     recover: Callable[[int], Awaitable[LedgerMetadata]],
     *,
@@ -241,9 +238,10 @@ async def count_open(
             if not (accept_loss and may_be_short(metadata)):
                 raise
             contents = None
-    except GONE:
-        # If the record has changed, a rival took over, and retention has dropped the ledger since.
-        if not await registry.has_changed(incarnation, core.version):
+    except GONE as failure:
+        # If the record lists the ledger no more, a rival took over, and retention has dropped the ledger.
+        assert core.base is not None
+        if not await registry.has_dropped(core.base, failure.ledger_id):
             raise
         core.on_changed()
     else:

@@ -59,9 +59,9 @@ CHAIN = (
     mutant(
         "a_ledger_that_a_rival_dropped_is_taken_for_a_loss",
         "logs",
-        "LogRegistry.has_changed",
-        "node is None or node.version != version",
-        "False",
+        "ledgerlog.log.registry._lists_as_before",
+        "all(each in metadata.segments for each in before.segments if each.ledger_id == ledger_id)",
+        "True",
         "tests/shells/test_log_splice.py::"
         "test_a_commit_starts_over_if_the_ledger_it_recovers_is_gone_by_the_hand_of_a_rival",
         "tests/shells/test_log_writer.py::"

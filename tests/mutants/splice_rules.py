@@ -451,7 +451,7 @@ MUTANTS = (
         "ledger_that_has_left_the_list_ends_a_query",
         "C.4",
         "LogRegistry.look",
-        "all(each in metadata.segments for each in listed)",
+        "_lists_as_before(metadata, before, failure.ledger_id)",
         "True",
         f"{_TEST_READING}::test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error",
     ),

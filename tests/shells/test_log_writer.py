@@ -855,6 +855,35 @@ async def test_a_takeover_starts_over_if_its_ledger_is_gone_by_the_hand_of_a_riv
     assert crossed[0] not in world.ledgers
 
 
+@pytest.mark.parametrize("is_table", [False, True])
+async def test_a_takeover_tells_a_lost_ledger_though_the_record_changes_whenever_it_looks(
+    world: World, is_table: bool
+) -> None:
+    """Whether it recovers the ledger, or reads the table of producers from it."""
+    client = world.client()
+    log = await create_log(client, "log")
+    with trio.CancelScope() as scope:
+        async with log.writer(dedupe=is_table) as writer:
+            await writer.append(b"a")
+            if not is_table:
+                scope.cancel()
+                await trio.sleep_forever()
+    looks = 0
+
+    async def change_and_miss(ledger_id: int) -> object:
+        nonlocal looks
+        looks += 1
+        if looks < 10:
+            await log.configure(retention=RetentionPolicy(max_bytes=1_000_000 + looks))
+        raise EntryNotFound(ledger_id, 0, "bookies have lost it")
+
+    client.ledgers.open = change_and_miss
+    with pytest.raises(EntryNotFound):
+        async with log.writer():
+            pass
+    assert looks == 1
+
+
 @pytest.mark.parametrize("is_cleared", [False, True])
 async def test_a_leader_is_deposed_before_it_leads_if_the_table_of_producers_is_gone_by_the_hand_of_a_rival(
     world: World, is_cleared: bool

@@ -325,7 +325,7 @@ class Splice(CountsOpenLedgers):
         self._set_record(record)
 
     def on_changed(self) -> None:
-        """The log's record has changed, so ``recovering`` may be gone: read everything again."""
+        """The log's record does not list ``recovering`` as before: read everything again."""
         assert self.need is SpliceNeed.RECOVER
         self.need = SpliceNeed.READ
 

@@ -255,8 +255,8 @@ class Counting:
 class CountsOpenLedgers(ABC):
     """The step RECOVER, which a takeover and a splice share: count the open ledgers, one after the other."""
 
-    version: int
-    """The version of the log's record, as it was read."""
+    base: LogMetadata | None
+    """The log's record, as it was read."""
     _counting: Counting | None = None
 
     @property
@@ -291,7 +291,7 @@ class CountsOpenLedgers(ABC):
 
     @abstractmethod
     def on_changed(self) -> None:
-        """The log's record has changed, so ``recovering`` may be gone: start again."""
+        """The log's record does not list ``recovering`` as before: start again."""
 
     @abstractmethod
     def _go_on(self) -> None:
@@ -414,7 +414,7 @@ class Takeover(CountsOpenLedgers):
             self._go_on()
 
     def on_changed(self) -> None:
-        """The record has changed, so ``recovering`` may be gone: start again."""
+        """The record does not list ``recovering`` as before: start again."""
         assert self.need is TakeoverNeed.RECOVER
         self.need = TakeoverNeed.READ
 
