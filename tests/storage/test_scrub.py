@@ -201,6 +201,30 @@ async def test_a_restore_in_parts_that_a_full_disk_stopped_goes_on_later(
         assert await engine.scrubber.scrub() == 0
 
 
+async def test_a_restore_goes_on_while_the_segment_of_its_first_try_is_in_memory_and_in_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flushed segment stays in memory until another one needs its room. On a quiet bookie, that is long."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    parts = [copies([3]), copies([4, 5])]
+    rot(disk, 4)
+    async with running("b", attrs.evolve(SORTED, arenas=3), disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        segment = engine._journal.active.number
+        await restored_half(engine, parts, monkeypatch)
+        while not engine._checkpointer.flushes:
+            await add_durably(engine, 2, [engine.last_durable(2) + 1], payloads=[bytes(4000)])
+            await wait_all_tasks_blocked()
+        await engine.flush()
+        assert segment in engine._journal.residents
+        assert not any(path.endswith(f"{segment:016x}.journal") for path in disk.files)
+        await restored_rest(engine, parts)
+        for entry_id in range(15):
+            result = await read(engine, L, entry_id, entry_id)
+            assert (result.status, result.entries.payloads()) == (Status.OK, [payload_of(L, entry_id)])
+
+
 async def test_a_restore_may_look_at_a_part_while_compaction_rewrites_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

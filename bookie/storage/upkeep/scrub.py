@@ -326,11 +326,10 @@ class Scrubber:
         """Whether a sound and durable run begins with the part's first id and holds its entries. If a restore
         was stopped by a full disk or a crash, its last parts are stored like this."""
         try:
-            with self._pool.reading():
-                run = self._durable_run(state, part.first)
-                if run is None:
-                    return False
-                (frame,) = await self._pool.read(run.file, [(run.offset, run.length)])
+            found = self._pending(state, part.first) or await self._indexed(state, part.first)
+            if found is None:
+                return False
+            run, frame = found
             verify_frame(run, frame, self._pool.path_of(run.file))
         except StorageError:
             return False
@@ -338,12 +337,24 @@ class Scrubber:
         digests = dict(zip(stored.ids, stored.digests, strict=True))
         return all(digests.get(e) == digest for e, digest in zip(part.ids, part.digests, strict=True))
 
-    def _durable_run(self, state: BookieLedger, first: int) -> EntryRun | None:
-        """Return the durable run that begins with this id, in memory or in the index."""
-        durable = self._journal.commit.durable
+    def _pending(self, state: BookieLedger, first: int) -> tuple[EntryRun, bytes] | None:
+        """Return the durable run of the journal in memory that begins with this id, and its frame.
+
+        The frame comes from memory: the segment's file may be gone already, or may go at any time.
+        """
         for run in state.runs_between(first, first):
-            if run.first == first and run.sequence <= durable:
-                return run
+            segment = self._journal.residents.get(run.file)
+            if run.first == first and run.sequence <= self._journal.commit.durable and segment is not None:
+                return run, bytes(segment.image.view[run.offset : run.offset + run.length])
+        return None
+
+    async def _indexed(self, state: BookieLedger, first: int) -> tuple[EntryRun, bytes] | None:
+        """Return the run that the index has under this first id, and its frame."""
         key = rows.run_key(state.ledger_id, first)
-        value = self._catalogue.index.get_now(key)
-        return None if value is None else rows.decode_run(key, value, self._catalogue.path)
+        with self._pool.reading():
+            value = self._catalogue.index.get_now(key)
+            if value is None:
+                return None
+            run = rows.decode_run(key, value, self._catalogue.path)
+            (frame,) = await self._pool.read(run.file, [(run.offset, run.length)])
+            return run, frame
