@@ -45,7 +45,8 @@ session as alive for so long.
 Then root's lock file, and the directory if root has made it, go to the owner of the metadata file, as SQLite
 does with its log. Otherwise the owner's processes could not see whether root's session is alive. A lock file
 that a process may not open counts as the file of a live session. Root in a container may not give files away:
-then they stay root's. The next root process that may do it gives a directory of root's to the owner.
+then they stay root's, and others may read the lock file. The next root process that may do it gives a
+directory of root's to the owner.
 
 **Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
 dead parent. The descriptors are close-on-exec, and after a plain fork the child first closes them.
@@ -133,8 +134,13 @@ class SessionLock:
             raise OSError(errno.EIO, "a lease was written in part", os.fspath(self._path))
 
     def give_to_owner(self, of: str) -> None:
-        """If this process is root, give the lock file to the owner of another file, if it may do that."""
-        _give_to_owner(self._descriptor, of)
+        """If this process is root, give the lock file to the owner of another file.
+
+        If it may not do that, let others read the lock file. That is enough to see whether the session is
+        alive.
+        """
+        if not _give_to_owner(self._descriptor, of):
+            os.fchmod(self._descriptor, 0o644)
 
     def claimed(self) -> contextlib.AbstractContextManager[None]:
         """Claim the lease for the owner. Raises ``Busy`` while another process reads it under a claim."""
@@ -200,20 +206,31 @@ def _unlink(path: Path) -> None:
         logger.warning("the lock file of an ended session stays: %s", error)
 
 
-def _give_to_owner(descriptor: int, of: str) -> None:
+def _give_to_owner(descriptor: int, of: str) -> bool:
     """If this process is root, give an open file that root has made to the owner of the file ``of``.
 
     Do not raise if it may not do that (``CAP_CHOWN``), because then the file still serves this process.
+
+    Returns:
+        False if the file stays root's, although ``of`` has another owner.
     """
     if os.geteuid() != 0:
-        return
+        return True
     owner, made = os.stat(of), os.fstat(descriptor)
     if made.st_uid != 0 or owner.st_uid == 0:
-        return
+        return True
     try:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
     except OSError as error:
-        logger.warning("what root has made for %s stays root's, and its owner cannot use it: %s", of, error)
+        logger.warning(
+            "what root makes for %s stays root's, because this process may not give files away: %s. If it "
+            "leaves files of root behind, the owner cannot open the store until root, with CAP_CHOWN, has "
+            "opened it once",
+            of,
+            error,
+        )
+        return False
+    return True
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -434,7 +451,11 @@ class Sessions:
             return
         # A root process may have died after it made the directory. Give away no other directory of root's
         # that somebody has moved here.
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._directory, flags)
+        except NotADirectoryError:
+            return  # It is a link to a directory.
         try:
             if all(name.endswith(".lock") for name in os.listdir(descriptor)):
                 _give_to_owner(descriptor, self._file.path)

@@ -253,6 +253,41 @@ async def test_root_that_may_give_nothing_away_opens_the_file_of_another_user(
                 assert await store.children("members") == [f"{is_made}"]
 
 
+async def test_the_owner_sees_the_end_of_a_session_of_root_that_may_give_nothing_away(
+    path_of_nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    path = path_of_nobody
+    with as_nobody():
+        async with opened(path):
+            pass
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchown", refuse)
+        async with opened(path) as store:
+            await store.create("members/root", b"", ephemeral=True)
+            with as_nobody():
+                async with opened(path) as other:
+                    assert await other.children("members") == ["root"]
+                    store.session._lease.lock.release(unlink=False)
+                    assert other._sessions.reap(throttled=False) == ["members/root"]
+
+
+async def test_root_opens_a_file_whose_directory_of_sessions_is_a_link(path_of_nobody: Path) -> None:
+    path = path_of_nobody
+    directory = path.with_name("meta.db-sessions")
+    with as_nobody():
+        async with opened(path):
+            pass
+        directory.rename(path.with_name("elsewhere"))
+        directory.symlink_to(path.with_name("elsewhere"))
+        async with opened(path):
+            pass
+    async with opened(path) as store:
+        await store.create("members/root", b"", ephemeral=True)
+
+
 async def test_root_gives_a_directory_to_its_owner_that_another_root_process_has_left(
     path_of_nobody: Path,
 ) -> None:
