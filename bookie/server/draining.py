@@ -6,9 +6,9 @@ and its writers get a refusal and continue with another bookie, without a pause.
 reads, fences and recovery, so it can be a source of the copies too. Auto-recovery copies the bookie's entries
 to other bookies, and reports when no ledger refers to this bookie.
 
-A bookie whose cookie is gone from the store is decommissioned. It stays read-only without a request: no
-process may serve its directory again. For example, the bookie was cut off from the store while it was
-decommissioned, so it counted as stopped, and the request was removed.
+A bookie whose cookie is gone from the store is read-only without a request, because no process may serve its
+directory again. Perhaps the bookie was cut off from the store while it was decommissioned, so it counted as
+stopped, and the request was removed. Or the store was restored, and its backup is older than the bookie.
 
 If the request names another instance, the bookie ignores it, because it is about an earlier bookie with the
 same id.
@@ -72,7 +72,11 @@ class DrainingWatch:
         what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
         # Read the cookie second: it is removed before the request.
         if not is_wanted and await self._store.get(cookie_path(cookie.bookie_id)) is None:
-            is_wanted, what = True, "its cookie is gone, so it is decommissioned, and read-only"
+            is_wanted = True
+            what = (
+                "it is read-only, because the metadata store has no cookie of it: it was decommissioned, or "
+                "the store lost the cookie. If the store lost it, stop the bookie and run 'bookie cookie fix'"
+            )
         if is_wanted != self._is_draining:
             logger.warning("bookie=%s: %s", cookie.bookie_id, what)
             self._is_draining = is_wanted

@@ -45,11 +45,12 @@ from collections.abc import Callable
 import trio
 
 from bookie.storage.engine.directory import StorageDirectory
-from ledgerlog.errors import CookieMismatch, LedgerLogError
+from ledgerlog.errors import CookieMismatch, LedgerLogError, StorageError
 from ledgerlog.meta.settle import settle
-from ledgerlog.meta.store import MetadataStore, NodeMissing, VersionConflict, Versioned
+from ledgerlog.meta.store import Check, MetadataStore, NodeMissing, VersionConflict, Versioned
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Age, Cookie
+from ledgerlog.model.ledger import MetadataCorrupt
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +174,39 @@ class Generations:
         while True:
             await trio.sleep(_INTERVAL_S)
             await self._count()
+
+    async def claim(self) -> Check | None:
+        """Make sure that no other data has been served under the bookie's id since this process started. Call
+        it before each write of the registration: this process may have been cut off from the store for long.
+
+        Returns:
+            The check that the store's cookie is still the same. None if the store has no cookie of the
+            bookie, or a damaged one.
+
+        Raises:
+            CookieMismatch: The store's cookie names other data, or another process counted a generation.
+            MetadataUnavailable: The store cannot be reached.
+            SessionExpired: The session ended.
+        """
+        bookie_id = self._cookie.bookie_id
+        path = layout.cookie_path(bookie_id)
+        node = await self._store.get(path)
+        if node is None:
+            return None  # ``DrainingWatch`` makes the bookie read-only.
+        try:
+            there = Cookie.decode_untrusted(node.value, bookie_id)
+        except MetadataCorrupt:
+            return None
+        try:
+            here = await self._directory.read_cookie()
+            mine = self._cookie if here is None else Cookie.decode_untrusted(here, bookie_id)
+            is_behind = here is not None and mine.age(there) is Age.BEHIND
+        except (StorageError, MetadataCorrupt) as trouble:
+            logger.warning("bookie=%s: its generation cannot be compared now: %s", bookie_id, trouble)
+            is_behind = False
+        if there.instance != self._cookie.instance or is_behind:
+            raise _counted_elsewhere(self._directory, self._cookie)
+        return Check(path, node.version)
 
     async def stop(self) -> None:
         """Count a last generation, after the journal is closed. Wait at most two seconds for it."""

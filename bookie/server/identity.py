@@ -267,8 +267,9 @@ def judge_cookies(
         if has_data:
             return (
                 f"{path} has data and the cookie of bookie {bookie_id} (instance {here.instance}), but the "
-                f"metadata store knows no such bookie: it was decommissioned, or the store lost it. "
-                "Restore the store, or start under a new --id on an empty directory"
+                f"metadata store knows no such bookie: it was decommissioned, or the store lost it. If it "
+                "was decommissioned, start under a new --id on an empty directory. If the store lost it, "
+                "'bookie cookie fix' or 'bookie run --fix-cookie' takes the directory into service"
             )
         return None
     if here is None:

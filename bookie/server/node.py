@@ -314,7 +314,7 @@ async def open_bookie(
                 listing_key=server.listing_key,
                 unknown=version.new_keys,
             )
-            registration = Registration(store, info)
+            registration = Registration(store, info, generations.claim)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
             corruption_repair = CorruptionRepair(cookie.bookie_id, engine, peers)
             watch = DiskWatch(

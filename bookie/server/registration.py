@@ -27,6 +27,12 @@ handles a lost session, a node that an operator deleted, and a write whose answe
 register. ``run`` logs this once and reads again every few seconds. It does not replace the node, because two
 processes that did so would push each other out forever.
 
+**Other data under this id.** While our session was lost, an operator may have decommissioned this bookie and
+started another one under its id, on another directory. If that one has stopped, it has no node. We lack the
+entries that it acknowledged, and our answer "no such entry" could end a ledger before them. So each
+transaction that makes a node checks the bookie's cookie (``claim``), and if the cookie is not ours, the
+bookie stops.
+
 If a node has exactly our value, it is our own node: it belongs to our earlier session, or the answer to a
 write was lost. Then one transaction deletes the node at the version that was read and creates a new node,
 which belongs to our present session.
@@ -57,6 +63,7 @@ from ledgerlog.errors import (
 from ledgerlog.event_log import BOOKIE_DISPLACED, BOOKIE_REGISTERED, tell
 from ledgerlog.meta.settle import go_on
 from ledgerlog.meta.store import (
+    Check,
     Create,
     Delete,
     MetadataSession,
@@ -182,9 +189,20 @@ async def _wait_for_a_change(changed: trio.Event, session: MetadataSession, *wat
 class Registration:
     """One bookie's registration: ``register``, then ``run`` while it serves, then ``unregister``."""
 
-    def __init__(self, store: MetadataStore, info: BookieInfo) -> None:
+    def __init__(
+        self, store: MetadataStore, info: BookieInfo, claim: Callable[[], Awaitable[Check | None]]
+    ) -> None:
+        """Create the registration.
+
+        Args:
+            store: The cluster's metadata store.
+            info: What the node says.
+            claim: Called before each making of the node. It returns a check for the same transaction, and
+                raises CookieMismatch if other data was served under the id since this process started.
+        """
         self._store = store
         self._info = info
+        self._claim = claim
         self._value = info.encode()
         self._writable = layout.writable_path(info.bookie_id)
         self._read_only = layout.read_only_path(info.bookie_id)
@@ -230,7 +248,8 @@ class Registration:
 
         Raises:
             CookieMismatch: The node of another process is still there, although the session of a dead process
-                would have ended. So the other process is alive and serves under this identity.
+                would have ended. So the other process is alive and serves under this identity. Or as for
+                ``claim``.
             MetadataUnavailable: The store cannot be reached, or other processes keep changing the node. Our
                 node may exist or not.
             SessionExpired: The session ended. Our node may exist or not.
@@ -256,6 +275,7 @@ class Registration:
             The node of another process, if there is one. Then nothing was changed.
 
         Raises:
+            CookieMismatch: As for ``claim``. Nothing was changed.
             MetadataUnavailable: The store cannot be reached, or other processes keep changing the nodes.
             SessionExpired: The session ended.
 
@@ -269,6 +289,8 @@ class Registration:
                     return found
             is_kept = node is not None and session is self._session and (path, node.version) == self._node
             operations: list[Operation] = []
+            if not is_kept and (claimed := await self._claim()) is not None:
+                operations.append(claimed)
             if other is not None:
                 operations.append(Delete(other_path, other.version))
             if not is_kept:
@@ -301,7 +323,11 @@ class Registration:
         )
 
     async def run(self) -> None:
-        """Keep the node correct until you cancel this."""
+        """Keep the node correct until you cancel this.
+
+        Raises:
+            CookieMismatch: As for ``claim``. The bookie must stop: it lacks what the other one acknowledged.
+        """
         backoff = Backoff(limits.RECONNECT_DELAY_MIN_S, limits.RECONNECT_DELAY_MAX_S)
         what = f"bookie={self._info.bookie_id}: its registration cannot be renewed"
         stranger: Versioned | None = None

@@ -499,7 +499,8 @@ class RepairQueue:
             cookie = await self._store.get(cookie_path(bookie_id))
             if cookie is None and node is None:
                 raise InvalidArgument(
-                    f"no bookie {bookie_id} has ever served this cluster, or it was decommissioned"
+                    f"the cluster has no cookie of bookie {bookie_id}: it never served this cluster, it was "
+                    "decommissioned, or the store lost the cookie"
                 )
             if cookie is None:
                 raise InvalidArgument(

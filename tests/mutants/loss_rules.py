@@ -536,6 +536,22 @@ MUTANTS = (
         f"{_TEST_GENERATIONS}::test_a_generation_that_cannot_be_counted_is_told_and_the_bookie_serves_on",
     ),
     mutant(
+        "a_bookie_registers_though_its_id_has_other_data",
+        "loss",
+        "Generations.claim",
+        "there.instance != self._cookie.instance or is_behind",
+        "is_behind",
+        f"{_TEST_GENERATIONS}::test_a_bookie_that_was_cut_off_stops_if_other_data_was_served_under_its_id",
+    ),
+    mutant(
+        "a_bookie_registers_though_a_copy_counted_since",
+        "loss",
+        "Generations.claim",
+        "there.instance != self._cookie.instance or is_behind",
+        "there.instance != self._cookie.instance",
+        f"{_TEST_GENERATIONS}::test_a_bookie_that_was_cut_off_stops_if_other_data_was_served_under_its_id",
+    ),
+    mutant(
         "an_emptied_directory_is_taken_for_a_new_one",
         "cookies",
         "establish_identity",

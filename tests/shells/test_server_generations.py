@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import CookieMismatch
-from ledgerlog.meta.store import Versioned
+from ledgerlog.meta.store import MetadataStore, Versioned
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Cookie
 
@@ -130,6 +130,62 @@ async def test_a_generation_that_cannot_be_counted_is_told_and_the_bookie_serves
         )
         assert await generation(machine) == 9, "what another process counted stays"
         await bookie.client()
+
+
+@pytest.mark.parametrize("other", ["new data", "a copy"])
+async def test_a_bookie_that_was_cut_off_stops_if_other_data_was_served_under_its_id(
+    machine: Machine, other: str, autojump_clock: MockClock
+) -> None:
+    """It lacks what the other one acknowledged, so its "no such entry" could end a ledger before that."""
+    store = machine.tree.open_store()
+    rival = attrs.evolve(machine, disk=MemoryDisk(), indexes=MemoryIndexes(), listen="new")
+
+    async def serve_and_come_back() -> None:
+        nonlocal rival
+        async with machine.bookie() as bookie:
+            if other == "a copy":
+                rival = copied(machine)
+            else:
+                await trio.sleep(9 * INTERVAL_S)  # So the new data has a lower generation.
+                await store.delete(COOKIE)
+            bookie.store.disconnect()
+            bookie.store.inner.expire_session()
+            async with rival.bookie():
+                assert await registered(store) == ["b1"]
+            bookie.store.reconnect()
+            await trio.sleep(INTERVAL_S)
+            raise AssertionError("it serves")
+
+    with pytest.raises(CookieMismatch, match="is not the one that /data/b1 counted last"):
+        await serve_and_come_back()
+    assert await registered(store) == []
+    async with rival.bookie():
+        assert await registered(store) == ["b1"]
+
+
+async def registered(store: MetadataStore) -> list[str]:
+    lists = layout.WRITABLE_BOOKIES, layout.READ_ONLY_BOOKIES
+    return [bookie for path in lists for bookie in await store.children(path)]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_a_bookie_that_was_cut_off_registers_again_if_the_store_has_no_sound_cookie_of_it(
+    machine: Machine, is_damaged: bool, autojump_clock: MockClock
+) -> None:
+    store = machine.tree.open_store()
+    async with machine.bookie() as bookie:
+        if is_damaged:
+            node = await store.get(COOKIE)
+            assert node is not None
+            await store.set(COOKIE, b"?", version=node.version)
+        else:
+            await store.delete(COOKIE)
+        bookie.store.disconnect()
+        bookie.store.inner.expire_session()
+        bookie.store.reconnect()
+        await trio.sleep(60)
+        assert await registered(store) == ["b1"]
+        assert bookie.node.is_read_only is not is_damaged
 
 
 async def test_a_bookie_that_was_decommissioned_while_it_served_gets_no_cookie_again(

@@ -23,6 +23,10 @@ INFO = BookieInfo("b1", "host:1", "instance-1", {"rack": "r1"})
 WRITABLE, READ_ONLY = layout.writable_path("b1"), layout.read_only_path("b1")
 
 
+async def unclaimed() -> None:
+    """No other data was ever served under the id."""
+
+
 class Observer:
     """Another client of the tree, to see what others see."""
 
@@ -55,7 +59,7 @@ def store(tree: MemoryTree) -> MemoryStore:
 async def test_a_bookie_registers_where_it_serves_and_unregisters_when_it_stops(
     tree: MemoryTree, store: MemoryStore
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     observer = Observer(tree)
     node = await observer.store.get(WRITABLE)
@@ -66,7 +70,7 @@ async def test_a_bookie_registers_where_it_serves_and_unregisters_when_it_stops(
 
 
 async def test_to_register_again_changes_nothing(tree: MemoryTree, store: MemoryStore) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     first = await store.get(WRITABLE)
     await registration.register()
@@ -79,7 +83,7 @@ async def test_the_registration_of_an_earlier_process_is_waited_out_until_its_se
 ) -> None:
     earlier = tree.open_store()
     await earlier.create(path, INFO.encode(), ephemeral=True)
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     registered = trio.Event()
 
     async def register() -> None:
@@ -105,7 +109,7 @@ async def test_a_node_of_an_earlier_process_in_the_same_place_is_replaced_at_onc
     former = attrs.evolve(INFO, address=address, place="boot/1/2")
     await earlier.create(path, former.encode(), ephemeral=True)
     info = attrs.evolve(INFO, place="boot/1/2")
-    registration = Registration(store, info)
+    registration = Registration(store, info, unclaimed)
     with trio.fail_after(1):
         await registration.register()
     # The old session ends only now. The registration of the new process stays.
@@ -125,7 +129,7 @@ async def test_a_node_from_another_place_is_never_replaced(
     await tree.open_store().create(WRITABLE, other.encode(), ephemeral=True)
     before = await store.get(WRITABLE)
     with pytest.raises(CookieMismatch):
-        await Registration(store, attrs.evolve(INFO, place="boot/1/2" if place else "")).register()
+        await Registration(store, attrs.evolve(INFO, place="boot/1/2" if place else ""), unclaimed).register()
     assert await store.get(WRITABLE) == before
 
 
@@ -138,7 +142,7 @@ async def test_a_bookie_whose_id_another_living_process_is_registered_under_is_r
     before = await store.get(path)
     start = trio.current_time()
     with pytest.raises(CookieMismatch, match=r"bookie b1 is registered at elsewhere:7 .*new --id"):
-        await Registration(store, INFO).register()
+        await Registration(store, INFO, unclaimed).register()
     assert SESSION_TIMEOUT_S < trio.current_time() - start < 2 * SESSION_TIMEOUT_S
     assert await store.get(path) == before
 
@@ -150,12 +154,12 @@ async def test_two_bookies_with_one_id_do_not_push_each_other_out(
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first = Registration(store, INFO)
+    first = Registration(store, INFO, unclaimed)
     await first.register()
     store.expire_session()  # The bookie was out of contact, and meanwhile the other one registered.
     other_info = attrs.evolve(INFO, address="elsewhere:7")
     other_store = tree.open_store()
-    other = Registration(other_store, other_info)
+    other = Registration(other_store, other_info, unclaimed)
     await other.register()
     node = await store.get(WRITABLE)
     async with trio.open_nursery() as running:
@@ -177,7 +181,7 @@ async def test_two_bookies_with_one_id_do_not_push_each_other_out(
 async def test_a_bookie_whose_session_was_lost_registers_in_the_new_one(
     tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     nursery.start_soon(registration.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -188,7 +192,7 @@ async def test_a_bookie_whose_session_was_lost_registers_in_the_new_one(
 async def test_a_bookie_that_was_out_of_contact_for_too_long_registers_when_it_is_back(
     tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     nursery.start_soon(registration.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -204,7 +208,7 @@ async def test_a_bookie_that_was_out_of_contact_for_too_long_registers_when_it_i
 async def test_a_registration_that_somebody_deleted_comes_back(
     tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     nursery.start_soon(registration.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -214,7 +218,7 @@ async def test_a_registration_that_somebody_deleted_comes_back(
 
 
 async def test_a_bookie_moves_between_the_lists(tree: MemoryTree, store: MemoryStore) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     observer = Observer(tree)
     async with trio.open_nursery() as nursery:
@@ -232,7 +236,7 @@ async def test_a_bookie_moves_between_the_lists(tree: MemoryTree, store: MemoryS
 
 async def test_a_bookie_that_turns_read_only_while_it_looks_at_its_node_is_moved(tree: MemoryTree) -> None:
     store = FaultyStore(tree)
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     observer = Observer(tree)
     await registration.register()
 
@@ -251,7 +255,7 @@ async def test_a_bookie_that_turns_read_only_while_it_looks_at_its_node_is_moved
 async def test_a_conflict_after_a_lost_answer_leaves_the_doubt(tree: MemoryTree) -> None:
     """The node that the lost write made is still taken for our own."""
     store = FaultyStore(tree)
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     store.lost_answers = 1
     with pytest.raises(MetadataOutcomeUnknown):
         await registration.register()
@@ -275,7 +279,7 @@ async def test_a_store_that_cannot_be_reached_is_told_once_and_asked_again(
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     store.disconnect()
     with pytest.raises(MetadataUnavailable):
         await registration.register()
@@ -291,7 +295,7 @@ async def test_a_store_that_cannot_be_reached_is_told_once_and_asked_again(
 async def test_what_cannot_be_unregistered_goes_with_the_session(
     tree: MemoryTree, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     store.disconnect()
     await registration.unregister()
@@ -303,7 +307,7 @@ async def test_what_cannot_be_unregistered_goes_with_the_session(
 async def test_a_registration_that_is_not_ours_any_more_is_left_alone(
     tree: MemoryTree, store: MemoryStore
 ) -> None:
-    registration = Registration(store, INFO)
+    registration = Registration(store, INFO, unclaimed)
     await registration.register()
     store.expire_session()
     later = tree.open_store()
