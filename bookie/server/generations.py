@@ -167,6 +167,8 @@ class Generations:
         self._directory = directory
         self._cookie = cookie
         self._random_bytes = random_bytes
+        self._mark: bytes | None = None
+        """The value at ``layout.CLUSTER`` at the start. It changes if the store is restored."""
 
     async def run(self) -> None:
         """Count a generation every ten minutes until you cancel this. If counting fails, log it and
@@ -179,34 +181,44 @@ class Generations:
         """Make sure that no other data has been served under the bookie's id since this process started. Call
         it before each write of the registration: this process may have been cut off from the store for long.
 
+        If the store was restored since the start, its cookie may be older than the directory, so this only
+        logs a difference.
+
         Returns:
             The check that the store's cookie is still the same. None if the store has no cookie of the
-            bookie, or a damaged one.
+            bookie.
 
         Raises:
             CookieMismatch: The store's cookie names other data, or another process counted a generation.
             MetadataUnavailable: The store cannot be reached.
             SessionExpired: The session ended.
         """
-        bookie_id = self._cookie.bookie_id
-        path = layout.cookie_path(bookie_id)
-        node = await self._store.get(path)
+        path = layout.cookie_path(self._cookie.bookie_id)
+        cluster, node = await self._store.get(layout.CLUSTER), await self._store.get(path)
+        mark = None if cluster is None else cluster.value
+        if self._mark is None:
+            self._mark = mark
         if node is None:
             return None  # ``DrainingWatch`` makes the bookie read-only.
+        if await self._is_elsewhere(node):
+            other = _counted_elsewhere(self._directory, self._cookie)
+            if mark == self._mark:
+                raise other
+            logger.warning("bookie=%s: the metadata store was restored: %s", self._cookie.bookie_id, other)
+        return Check(path, node.version)
+
+    async def _is_elsewhere(self, node: Versioned) -> bool:
+        """Whether the store's cookie is surely not the one that this process counted last."""
+        bookie_id = self._cookie.bookie_id
         try:
             there = Cookie.decode_untrusted(node.value, bookie_id)
-        except MetadataCorrupt:
-            return None
-        try:
+            if there.instance != self._cookie.instance:
+                return True
             here = await self._directory.read_cookie()
-            mine = self._cookie if here is None else Cookie.decode_untrusted(here, bookie_id)
-            is_behind = here is not None and mine.age(there) is Age.BEHIND
+            return here is not None and Cookie.decode_untrusted(here, bookie_id).age(there) is Age.BEHIND
         except (StorageError, MetadataCorrupt) as trouble:
             logger.warning("bookie=%s: its generation cannot be compared now: %s", bookie_id, trouble)
-            is_behind = False
-        if there.instance != self._cookie.instance or is_behind:
-            raise _counted_elsewhere(self._directory, self._cookie)
-        return Check(path, node.version)
+            return False
 
     async def stop(self) -> None:
         """Count a last generation, after the journal is closed. Wait at most two seconds for it."""

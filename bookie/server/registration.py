@@ -31,7 +31,7 @@ processes that did so would push each other out forever.
 started another one under its id, on another directory. If that one has stopped, it has no node. We lack the
 entries that it acknowledged, and our answer "no such entry" could end a ledger before them. So each
 transaction that makes a node checks the bookie's cookie (``claim``), and if the cookie is not ours, the
-bookie stops.
+bookie stops. (Unless the store was restored: then it may have an older cookie.)
 
 If a node has exactly our value, it is our own node: it belongs to our earlier session, or the answer to a
 write was lost. Then one transaction deletes the node at the version that was read and creates a new node,

@@ -538,17 +538,17 @@ MUTANTS = (
     mutant(
         "a_bookie_registers_though_its_id_has_other_data",
         "loss",
-        "Generations.claim",
-        "there.instance != self._cookie.instance or is_behind",
-        "is_behind",
+        "Generations._is_elsewhere",
+        "there.instance != self._cookie.instance",
+        "False",
         f"{_TEST_GENERATIONS}::test_a_bookie_that_was_cut_off_stops_if_other_data_was_served_under_its_id",
     ),
     mutant(
         "a_bookie_registers_though_a_copy_counted_since",
         "loss",
-        "Generations.claim",
-        "there.instance != self._cookie.instance or is_behind",
-        "there.instance != self._cookie.instance",
+        "Generations._is_elsewhere",
+        "here is not None and Cookie.decode_untrusted(here, bookie_id).age(there) is Age.BEHIND",
+        "False",
         f"{_TEST_GENERATIONS}::test_a_bookie_that_was_cut_off_stops_if_other_data_was_served_under_its_id",
     ),
     mutant(
