@@ -247,7 +247,9 @@ class _Log:
     def _leave_behind(self, ledgers: Sequence[HeldOnly], failed: HeldOnly, failure: LedgerLogError) -> None:
         """Leave out the ledgers that come after one that failed, or may come after it."""
         for ledger in ledgers:
-            self._leave(ledger, f"the ledger before it, {failed.ledger_id}, did not come back: {failure}")
+            self._leave(
+                ledger, f"ledger {failed.ledger_id}, which may come before it, did not come back: {failure}"
+            )
 
     async def _read(self) -> LogMetadata:
         record, _ = await self._logs.read(self._incarnation)

@@ -451,9 +451,7 @@ class RepairQueue:
         """
         cookie = await self.cookie(bookie_id)
         if cookie is None:
-            raise InvalidArgument(
-                f"no bookie {bookie_id} has ever served this cluster, or it was decommissioned"
-            )
+            raise _no_cookie(bookie_id)
         wanted = Draining(
             bookie_id=bookie_id, instance=cookie[0].instance, asked_at_ms=self._environment.now_ms()
         )
@@ -498,10 +496,7 @@ class RepairQueue:
             node = await self._store.get(path)
             cookie = await self._store.get(cookie_path(bookie_id))
             if cookie is None and node is None:
-                raise InvalidArgument(
-                    f"the cluster has no cookie of bookie {bookie_id}: it never served this cluster, it was "
-                    "decommissioned, or the store lost the cookie"
-                )
+                raise _no_cookie(bookie_id)
             if cookie is None:
                 raise InvalidArgument(
                     f"bookie {bookie_id} cannot be kept: it is decommissioned already; stop its process"
@@ -611,3 +606,10 @@ def _is_newer_audit(node: Versioned) -> bool:
     except MetadataCorrupt:
         pass
     return False
+
+
+def _no_cookie(bookie_id: BookieId) -> InvalidArgument:
+    return InvalidArgument(
+        f"no bookie {bookie_id} has ever served this cluster, or it was decommissioned, or the metadata "
+        "store has lost its cookie"
+    )
