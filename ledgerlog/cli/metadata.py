@@ -148,7 +148,7 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
                 "nodes": restored.nodes,
                 "backup_ms": said.backup_ms,
                 "first_new_ledger": said.floor,
-                "compared": not (restored.was_empty or restored.was_interrupted),
+                "compared": not (restored.was_empty or restored.follows_another),
                 "lost_ledgers": restored.lost_ledgers,
                 "lost_ledger_ids": restored.lost_ledger_ids,
                 "lost_logs": restored.lost_logs,
@@ -165,10 +165,10 @@ def metadata_restore(file: str | None, accept_loss: bool, uri: str, as_json: boo
             "and 'ledgerlog access mode'"
         )
     else:
-        if restored.was_interrupted:
+        if restored.follows_another:
             print_line(
-                "an earlier restore was interrupted, and what it deleted or took back is not counted here: "
-                "'ledgerlog metadata check' shows what is missing"
+                "an earlier restore was interrupted, or its loss was not accepted yet: what it deleted or "
+                "took back is not counted here; 'ledgerlog metadata check' shows what is missing"
             )
         more = " ..." if restored.lost_ledgers > len(restored.lost_ledger_ids) else ""
         ids = " ".join(map(str, restored.lost_ledger_ids))

@@ -93,16 +93,17 @@ async def save(store: MetadataStore, writer: BackupWriter, *, made_ms: int) -> N
     await store.sync()
     writer.begin(store.cluster, made_ms)
     logs = _Logs(store, writer)
-    async for path, node in walk(store, *LASTING_ROOTS):
-        if path.startswith(LEDGERS + "/"):
-            writer.node(path, node.value)
-            logs.on_ledger(path, node.value)
-        elif path.startswith(LOG_RECORDS + "/"):
-            await logs.save(path)
-        elif path.startswith(LOG_NAMES + "/"):
-            await logs.save_name(path, node)
-        elif not await logs.has_or_leaves_out(path):
-            writer.node(path, node.value)
+    async with contextlib.aclosing(walk(store, *LASTING_ROOTS)) as there:
+        async for path, node in there:
+            if path.startswith(LEDGERS + "/"):
+                writer.node(path, node.value)
+                logs.on_ledger(path, node.value)
+            elif path.startswith(LOG_RECORDS + "/"):
+                await logs.save(path)
+            elif path.startswith(LOG_NAMES + "/"):
+                await logs.save_name(path, node)
+            elif not await logs.has_or_leaves_out(path):
+                writer.node(path, node.value)
     counters = {counter: await store.highest_id(counter) for counter in COUNTERS}
     await store.sync()  # This raises if it is no longer the cluster's store.
     writer.end(counters)

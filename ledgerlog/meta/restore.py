@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
@@ -103,9 +102,9 @@ class Restored:
     was_empty: bool
     """Whether the store was empty before. If so, the losses are unknown, and the access comes from the
     backup."""
-    was_interrupted: bool = False
-    """Whether an earlier restore was interrupted. If so, the losses below are only those that this one has
-    seen: what the earlier one deleted or set back is not among them."""
+    follows_another: bool = False
+    """Whether an earlier restore was interrupted, or its loss was not accepted yet. If so, the losses below
+    are only those that this one has seen: what the earlier one deleted or set back is not among them."""
     nodes: int = 0
     """How many nodes the store has now."""
     lost_ledgers: int = 0
@@ -123,8 +122,8 @@ async def restore(
     backup: Backup,
     *,
     now_ms: int,
+    random_bytes: Callable[[int], bytes],
     secure: Callable[[], Awaitable[object]] | None = None,
-    random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> Restored:
     """Replace the content of a store by a backup.
 
@@ -132,9 +131,9 @@ async def restore(
         store: The store, which belongs to no cluster yet; see ``MetadataStore.belong_to``.
         backup: The backup, which ``open_backup`` has checked.
         now_ms: Wall clock, in milliseconds since 1970.
+        random_bytes: Returns that many random bytes, as ``os.urandom`` does. They name this restore.
         secure: Called before the store can be used, if it was empty: sets its lists of rights. It may write
             the value of the cluster's node again.
-        random_bytes: Makes the token of this restore.
 
     Returns:
         The result, with the losses.
@@ -145,12 +144,14 @@ async def restore(
         InvalidArgument: The cluster is live, or the store holds nodes but no cluster. Nothing was changed.
         IncompatibleVersion: A newer version wrote a node of the backup or of the store. Nothing was changed.
         MetadataUnavailable, MetadataOutcomeUnknown: The store does not answer. If the restore has begun,
-            nothing else can use the store; restore again.
+            nothing else can use the store, unless only the answer to its last write was lost. Restore again.
     """
     assert store.cluster is None, "a store that belongs to a cluster refuses to be restored"
     await store.sync()
     checked = await _check(store, backup)
     was_empty = checked is None or checked.value.endswith(_EMPTY)
+    is_interrupted = checked is not None and checked.value.startswith(RESTORING)
+    follows_another = is_interrupted or await store.get(RESTORED) is not None
     known = max([await store.highest_id(counter) for counter in COUNTERS] + list(backup.counters.values()))
     seen = array("Q")
     for path, value in backup.read():
@@ -177,7 +178,7 @@ async def restore(
             restored_ms=now_ms,
         ),
         was_empty,
-        was_interrupted=checked is not None and checked.value.startswith(RESTORING),
+        follows_another=follows_another,
     )
     await turn.put(RESTORED, restored.restoration.encode())
     await _write_nodes(store, turn, backup, restored, now_ms)

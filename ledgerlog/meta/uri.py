@@ -35,7 +35,7 @@ from urllib.parse import quote, unquote_to_bytes
 import attrs
 import trio
 
-from ledgerlog.errors import ClusterNotFound, InvalidArgument
+from ledgerlog.errors import ClusterNotFound, InvalidArgument, PermissionDenied
 from ledgerlog.limits import ENSEMBLE_MAX
 from ledgerlog.meta.backup import save
 from ledgerlog.meta.backup_file import open_backup, write_backup
@@ -357,15 +357,31 @@ async def restore_at(
 
     Raises:
         StorageCorrupt, IncompatibleVersion: The backup is damaged, or of a newer format. Nothing was changed.
+        PermissionDenied: The store was empty, and this process may not set the access list of its chroot.
+            Only another restore can use the store.
         LedgerLogError: As for ``restore`` and for opening the store.
     """
     backup = open_backup(path)
-    secure = None
-    if _is_secure(uri, credentials):
+
+    async def secure() -> None:
         # The list of the chroot itself, if an operator has made that.
-        secure = partial(secure_at, uri, credentials=credentials, access=StoreAccess(with_root=True))
+        try:
+            await secure_at(uri, credentials=credentials, access=StoreAccess(with_root=True))
+        except PermissionDenied as denied:
+            raise PermissionDenied(
+                f"{uri}: the nodes are restored, but this user may not set the access list of the chroot, so "
+                f"nobody can use the store yet. Let the owner of the chroot give this user the ADMIN right, "
+                f"and restore again"
+            ) from denied
+
     async with _open_any(uri, create=True, credentials=credentials) as store:
-        return await restore(store, backup, now_ms=now_ms, secure=secure)
+        return await restore(
+            store,
+            backup,
+            now_ms=now_ms,
+            random_bytes=os.urandom,
+            secure=secure if _is_secure(uri, credentials) else None,
+        )
 
 
 async def count_other_lists(store: MetadataStore) -> int:

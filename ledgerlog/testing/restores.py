@@ -282,7 +282,7 @@ class RestoredStore:
         content = cluster.tree.content
         async with cluster.tree.open_store() as store:
             try:
-                await restore(store, backup, now_ms=_now_ms(cluster))
+                await restore(store, backup, now_ms=_now_ms(cluster), random_bytes=Random(0).randbytes)
             except InvalidArgument as refusal:
                 if "is live" not in str(refusal):
                     raise

@@ -449,7 +449,7 @@ async def test_files_that_a_restored_backup_does_not_know_stay_until_the_loss_is
             assert "given up" in await archive(client, where)
         cluster.tree.exchange(Content())
         async with cluster.tree.open_store() as store:
-            await restore(store, open_backup(backup), now_ms=EPOCH_MS)
+            await restore(store, open_backup(backup), now_ms=EPOCH_MS, random_bytes=os.urandom)
         async with cluster.client() as client:
             clock_of(client)
             unknown = {*files(where)} - known

@@ -15,13 +15,14 @@ import attrs
 import pytest
 import trio
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from ledgerlog.errors import (
     InvalidArgument,
     MetadataUnavailable,
     PermissionDenied,
     Unauthenticated,
+    WrongCluster,
 )
 from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.store import Check, Create, Delete, Operation, Set
@@ -427,17 +428,44 @@ async def test_a_restored_tree_can_be_used_only_after_its_chroot_has_its_list(
     assert others == [0]
 
 
-async def tree_sets(tree: Tree, *znodes: str) -> None:
-    """Open some znodes again, by kazoo itself."""
+async def test_a_restore_that_may_not_set_the_list_of_the_chroot_says_what_to_do_and_is_done_again(
+    tree: Tree, tmp_path: Path
+) -> None:
+    owner, backup = tree.digest(OWNER), str(tmp_path / "backup")
+    uri = await make_open(tree)
+    await make_cluster_at(uri, credentials=owner)
+    await back_up(uri, backup, made_ms=1, credentials=owner)
+    tree.chroot = new_chroot()
+    uri = await make_open(tree)
+    no_admin = make_acl("world", "anyone", read=True, create=True, write=True, delete=True)
+    admin = make_digest_acl(*STRANGER, all=True)
+    await tree_sets(tree, tree.chroot, acl=[no_admin, admin])
+    for _ in range(2):
+        with pytest.raises(PermissionDenied, match="give this user the ADMIN right, and restore again"):
+            await restore_at(uri, backup, now_ms=2, credentials=owner)
+        with pytest.raises(WrongCluster, match="is being restored"):
+            await join(tree, owner)
+    await tree_sets(tree, tree.chroot, by=STRANGER)
+    await restore_at(uri, backup, now_ms=2, credentials=owner)
+    await join(tree, owner)
+
+
+async def join(tree: Tree, credentials: Credentials) -> None:
+    async with tree.joined(credentials):
+        pass
+
+
+async def tree_sets(
+    tree: Tree, *znodes: str, acl: Sequence[ACL] = OPEN_ACL_UNSAFE, by: tuple[str, str] = OWNER
+) -> None:
+    """Set the lists of some znodes, by kazoo itself. By default, open them."""
 
     def set_them() -> None:
-        from kazoo.security import OPEN_ACL_UNSAFE
-
-        client = KazooClient(tree.server.hosts, auth_data=[("digest", ":".join(OWNER))])
+        client = KazooClient(tree.server.hosts, auth_data=[("digest", ":".join(by))])
         client.start()
         try:
             for znode in znodes:
-                client.set_acls(znode, OPEN_ACL_UNSAFE)
+                client.set_acls(znode, acl)
         finally:
             client.stop()
             client.close()

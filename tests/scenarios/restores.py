@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ async def restored_under_bookies(cluster: MemoryCluster, backup: Backup) -> None
     """The store is lost, and made again from the backup while the bookies go on."""
     cluster.tree.exchange(Content())
     async with cluster.tree.open_store() as store:
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
 
 
 async def collected(cluster: MemoryCluster, on: Sequence[str] | None = None) -> int:

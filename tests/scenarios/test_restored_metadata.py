@@ -299,7 +299,7 @@ async def test_a_restore_of_an_earlier_restore_goes_past_its_ids_too(tmp_path: P
     given = []
     for _ in range(3):
         async with tree.open_store() as store:
-            await restore(store, backup, now_ms=0)
+            await restore(store, backup, now_ms=0, random_bytes=os.urandom)
             given += [await store.next_id(LEDGER_COUNTER) for _ in range(3)]
     assert given == sorted(set(given))
 
@@ -312,7 +312,7 @@ async def test_two_restores_have_different_marks(tmp_path: Path, now_ms: int) ->
     marks = []
     async with tree.open_store() as store:
         for each_ms in (NOW_MS, now_ms):
-            await restore(store, backup, now_ms=each_ms)
+            await restore(store, backup, now_ms=each_ms, random_bytes=os.urandom)
             node = await store.get(CLUSTER)
             assert node is not None
             marks.append(node.value)
@@ -329,7 +329,7 @@ async def test_a_backup_brings_back_what_was_there_and_takes_away_the_rest(tmp_p
         await store.create("logs/later", b"x")
         await store.create(ledger_path(8), b"eight")
         await store.delete(ledger_path(7))
-        done = await restore(store, backup, now_ms=NOW_MS)
+        done = await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         content = {path: node.value for path, node in tree.content.nodes.items() if path != RESTORED}
         mark = f"{OURS}:{done.restoration.floor:x}".encode()
         assert content == {CLUSTER: mark, "cookies/b1": b"2", ledger_path(7): b"seven"}
@@ -375,9 +375,9 @@ async def test_a_restore_opens_no_cluster_and_gives_no_revoked_right_back(
             return await go_on()
 
         with pytest.raises(MetadataUnavailable):
-            await restore(FaultyStore(tree, fail_at_the_end), backup, now_ms=NOW_MS)
+            await restore(FaultyStore(tree, fail_at_the_end), backup, now_ms=NOW_MS, random_bytes=os.urandom)
     async with tree.open_store() as store:
-        done = await restore(store, backup, now_ms=NOW_MS)
+        done = await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
     assert done.was_empty is is_empty
     assert await access_of(tree) == (at_backup if is_empty else before)
 
@@ -396,7 +396,7 @@ async def test_a_restore_brings_back_what_the_store_has_lost_about_access(tmp_pa
         assert node is not None
         await store.set(grants_path(str(NEW)), b"rubbish", version=node.version)
     async with tree.open_store() as store:
-        done = await restore(store, backup, now_ms=NOW_MS)
+        done = await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
     assert not done.was_empty
     assert await access_of(tree) == at_backup
 
@@ -419,9 +419,9 @@ async def test_a_restore_into_an_empty_store_takes_no_right_from_a_backup_that_w
         return await go_on()
 
     with pytest.raises(MetadataUnavailable):
-        await restore(FaultyStore(tree, fail_at_the_end), old, now_ms=NOW_MS)
+        await restore(FaultyStore(tree, fail_at_the_end), old, now_ms=NOW_MS, random_bytes=os.urandom)
     async with tree.open_store() as store:
-        await restore(store, new, now_ms=NOW_MS)
+        await restore(store, new, now_ms=NOW_MS, random_bytes=os.urandom)
     assert await access_of(tree) == expected
 
 
@@ -437,7 +437,7 @@ async def test_a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_ano
     before = tree.content
     store = FaultyStore(tree, unreachable_after(calls))
     try:
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
     except Exception:
         node = tree.content.nodes[CLUSTER]
         if tree.content != before and node.value.startswith(RESTORING):
@@ -450,7 +450,7 @@ async def test_a_restore_that_breaks_off_leaves_a_store_that_refuses_all_but_ano
         else:
             assert tree.content == before or tree.content.nodes.keys() == {CLUSTER, RESTORED, "cookies/b1"}
     store.faults.clear()
-    await restore(store, backup, now_ms=NOW_MS)
+    await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
     assert tree.content.nodes.keys() == {CLUSTER, RESTORED, "cookies/b1"}
     assert tree.content.nodes[CLUSTER].value.startswith(OURS.encode() + b":")
 
@@ -488,17 +488,17 @@ async def calls_of_a_restore(path: Path, stopped_at: int | None = None) -> int:
         calls += 1
         if calls == stopped_at:
             async with tree.open_store() as store:
-                await restore(store, backup, now_ms=NOW_MS + 1)
+                await restore(store, backup, now_ms=NOW_MS + 1, random_bytes=os.urandom)
                 await accept_loss(store)
                 await store.create(ledger_path(10**12), b"new")
             in_use = tree.content
 
     store = FaultyStore(tree, before(stop))
     if stopped_at is None:
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
     else:
         with pytest.raises(WrongCluster, match=r"nothing more was written|nothing was changed"):
-            await restore(store, backup, now_ms=NOW_MS)
+            await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         assert tree.content == in_use
     return calls
 
@@ -525,7 +525,7 @@ async def test_a_restore_opens_no_store_that_another_is_restoring(tmp_path: Path
 
     async def first() -> None:
         with pytest.raises(WrongCluster, match="another restore of the store has taken over"):
-            await restore(FaultyStore(tree, before(stop)), backup, now_ms=NOW_MS)
+            await restore(FaultyStore(tree, before(stop)), backup, now_ms=NOW_MS, random_bytes=os.urandom)
         assert tree.content.nodes[CLUSTER].value.startswith(RESTORING)
         is_refused.set()
 
@@ -533,7 +533,9 @@ async def test_a_restore_opens_no_store_that_another_is_restoring(tmp_path: Path
     async with trio.open_nursery() as nursery:
         nursery.start_soon(first)
         await is_stopped.wait()
-        done = await restore(FaultyStore(tree, before(first_goes_on)), backup, now_ms=NOW_MS)
+        done = await restore(
+            FaultyStore(tree, before(first_goes_on)), backup, now_ms=NOW_MS, random_bytes=os.urandom
+        )
     mark = f"{OURS}:{done.restoration.floor:x}".encode()
     assert tree.content.nodes[CLUSTER].value == mark
     assert tree.content.nodes.keys() == {CLUSTER, RESTORED, ledger_path(7), log_record_path(0)}
@@ -555,7 +557,9 @@ async def test_a_restore_is_complete_although_the_answer_to_a_write_is_lost(
     while lost_at <= writes:
         tree, backup = await changed_since(tmp_path / f"backup {lost_at}")
         lost_at, writes = lost_at + 1, 0
-        done = await restore(FaultyStore(tree, fates(lose_one)), backup, now_ms=NOW_MS)
+        done = await restore(
+            FaultyStore(tree, fates(lose_one)), backup, now_ms=NOW_MS, random_bytes=os.urandom
+        )
         mark = f"{OURS}:{done.restoration.floor:x}".encode()
         assert tree.content.nodes[CLUSTER].value == mark
         assert tree.content.nodes.keys() == {CLUSTER, RESTORED, ledger_path(7), log_record_path(0)}
@@ -587,7 +591,7 @@ async def test_a_process_from_before_a_restore_is_refused_and_a_bookie_goes_on(t
         bookie.belong_to(OURS, through_restores=True)
         await bookie.sync()
         tree.exchange(Content())
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         assert await store.create("log/1", b"after") == version
         with pytest.raises(WrongCluster, match="restored from a backup after this process"):
             await old.set("log/1", b"of the lost state", version=version)
@@ -621,15 +625,15 @@ async def test_epochs_and_terms_never_go_back(tmp_path: Path) -> None:
             assert state.holder is None
             return LogMetadata.decode_untrusted(record.value, 0).epoch, state.term
 
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         assert min(await numbers()) > 10**12
     tree = new_tree()
     async with tree.open_store() as store:
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         early = await numbers()
     tree = new_tree()
     async with tree.open_store() as store:
-        await restore(store, backup, now_ms=NOW_MS + 60_000)
+        await restore(store, backup, now_ms=NOW_MS + 60_000, random_bytes=os.urandom)
         assert 4 + 1000 < min(early) <= max(early) < min(await numbers())
 
 
@@ -644,7 +648,7 @@ async def test_a_damaged_record_in_the_store_does_not_take_an_epoch_back(tmp_pat
         backup = await backed_up(tree, tmp_path / "backup")
         await store.set(log_record_path(0), b"damaged", version=0)
         await store.set(election_path("e"), b"damaged", version=0)
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         record, election = await store.get(log_record_path(0)), await store.get(election_path("e"))
         assert record is not None
         assert election is not None
@@ -660,14 +664,14 @@ async def test_a_backup_with_records_of_a_newer_version_is_refused(tmp_path: Pat
         backup = await backed_up(tree, tmp_path / "backup")
         before = tree.content
         with pytest.raises(IncompatibleVersion):
-            await restore(store, backup, now_ms=NOW_MS)
+            await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
         assert tree.content == before
 
 
 async def refused(store: MetadataStore, tree: MemoryTree, backup: Backup, why: str) -> None:
     before = tree.content
     with pytest.raises((InvalidArgument, WrongCluster), match=why):
-        await restore(store, backup, now_ms=NOW_MS)
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
     assert tree.content == before
 
 

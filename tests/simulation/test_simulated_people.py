@@ -26,6 +26,7 @@ from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import Check, MetadataStore
 from ledgerlog.model.bookie import Age, Cookie
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.placement import PlacementPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair import bringing_back
@@ -232,7 +233,7 @@ def test_a_restore_that_gives_out_old_ids_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ledgerlog.meta.restore.first_new_id", lambda highest, now_ms: highest + 1)
     # Often bookies still have a ledger with such an id and refuse the new one. Then no leader can write
     # (WritesAgain), and each such run takes long.
-    assert violation_of_some_seed("IdsAreNew", "NothingDeleted", seeds=range(2, 60))
+    assert violation_of_some_seed("IdsAreNew", "NothingDeleted", seeds=range(10, 60))
 
 
 def test_a_backup_with_ledgers_that_are_older_than_their_logs_is_found(
@@ -240,7 +241,7 @@ def test_a_backup_with_ledgers_that_are_older_than_their_logs_is_found(
 ) -> None:
     only(monkeypatch, RESTORED)
     monkeypatch.setattr(backup, "_is_closed", lambda value, ledger_id: True)
-    assert "is lost" in violation_of_some_seed(seeds=range(10, 60))
+    assert "is lost" in violation_of_some_seed(seeds=(280,))  # In few runs, both happen at one time.
 
 
 def test_a_ledger_that_ends_short_after_a_restore_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,20 +249,20 @@ def test_a_ledger_that_ends_short_after_a_restore_is_found(monkeypatch: pytest.M
     only(monkeypatch, RESTORED)
     original = bringing_back._Log._end_open
 
-    async def end_short(self: bringing_back._Log, first: Sequence[EntryHeader]) -> None:
+    async def end_short(self: bringing_back._Log, record: LogMetadata, first: Sequence[EntryHeader]) -> None:
         def without_last(now: LedgerMetadata, token: bytes) -> LedgerMetadata:
             assert now.last_entry is not None
             last = max(now.last_entry - 1, now.last_fragment.first_entry)
             return attrs.evolve(now, last_entry=last, token=token)
 
-        open_segments = (await self._read()).open_segments
+        open_segments = record.open_segments
         if len(open_segments) == 2:
             await self._client.ledgers.recover(open_segments[0].ledger_id)
             await self._change_ledger(open_segments[0].ledger_id, without_last)
-        await original(self, first)
+        await original(self, record, first)
 
     monkeypatch.setattr(bringing_back._Log, "_end_open", end_short)
-    assert "before a gap" in violation_of_some_seed("KeptOrNamed", seeds=(0, 14, 22, 34))
+    assert "before a gap" in violation_of_some_seed("KeptOrNamed", seeds=(0, 1, 7, 8))
 
 
 def test_a_check_that_forgets_ledgers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ The walk is repeated until it finds nothing to change.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -145,24 +146,26 @@ async def count_other_lists(conversation: Conversation, names: Names) -> int:
     """Return how many znodes have another list than the cluster's node."""
     (acl,) = await _ask(conversation, [partial(GetAcl, names.value(CLUSTER))])
     other = 0
-    async for _, wrong in _levels(conversation, names, acl):
-        other += len(wrong)
+    async with aclosing(_levels(conversation, names, acl)) as levels:
+        async for _, wrong in levels:
+            other += len(wrong)
     return other
 
 
 async def _walk(conversation: Conversation, names: Names, acl: Acl) -> tuple[int, int]:
     """Set every list that differs. Return the number of znodes, and the number of changed znodes."""
     znodes = changed = 0
-    async for found, wrong in _levels(conversation, names, acl):
-        answers = await _ask(conversation, [partial(SetAcl, znode, acl) for znode in wrong])
-        znodes += len(found)
-        changed += sum(not isinstance(answer, Refused) for answer in answers)
+    async with aclosing(_levels(conversation, names, acl)) as levels:
+        async for found, wrong in levels:
+            answers = await _ask(conversation, [partial(SetAcl, znode, acl) for znode in wrong])
+            znodes += len(found)
+            changed += sum(not isinstance(answer, Refused) for answer in answers)
     return znodes, changed
 
 
 async def _levels(
     conversation: Conversation, names: Names, acl: Acl
-) -> AsyncIterator[tuple[list[str], list[str]]]:
+) -> AsyncGenerator[tuple[list[str], list[str]]]:
     """Yield the znodes of each level of the tree, and the znodes of that level whose list is not ``acl``."""
     level = [names.root]
     while level:
