@@ -22,7 +22,10 @@ NEEDS_REAL_TIME = frozenset({"test_a_peer_that_never_lets_a_receive_wait_starves
 CONTRACT = [
     (name, test)
     for name, test in vars(contract).items()
-    if name.startswith("test_") and inspect.iscoroutinefunction(test) and name not in NEEDS_REAL_TIME
+    if name.startswith("test_")
+    and inspect.iscoroutinefunction(test)
+    and name not in NEEDS_REAL_TIME
+    and "monkeypatch" not in inspect.signature(test).parameters  # It is about a kind of its own.
 ]
 
 
