@@ -45,7 +45,7 @@ reads never keeps a new leader from taking over. Fences and recovery reads still
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 import attrs
 import trio
@@ -191,21 +191,19 @@ class Party:
     def large_frame_limiters(self) -> Iterator[trio.CapacityLimiter]:
         """Yield the limiters that one more large frame must hold, in this order. Acquire each before you ask
         for the next, as in ``reply_budgets``."""
-        yield self.own.large_frames
-        yield self.of_principal.large_frames
-        last = self.everybody.large_frames
-        if self.is_bookie and not last.available_tokens:
-            last = self.reserve.large_frames
-        yield last
+        return self._limiters(lambda places: places.large_frames)
 
     def look_limiters(self) -> Iterator[trio.CapacityLimiter]:
         """Yield the limiters that one more question to the metadata store must hold, in this order. Acquire
         each before you ask for the next, as in ``reply_budgets``."""
-        yield self.own.looks
-        yield self.of_principal.looks
-        last = self.everybody.looks
+        return self._limiters(lambda places: places.looks)
+
+    def _limiters(self, of: Callable[[Places], trio.CapacityLimiter]) -> Iterator[trio.CapacityLimiter]:
+        yield of(self.own)
+        yield of(self.of_principal)
+        last = of(self.everybody)
         if self.is_bookie and not last.available_tokens:
-            last = self.reserve.looks
+            last = of(self.reserve)
         yield last
 
 
