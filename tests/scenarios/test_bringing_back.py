@@ -68,6 +68,18 @@ async def appended(client: Client, log: Log, records: range) -> None:
                 await writer.roll()
 
 
+async def restored_without(cluster: MemoryCluster, path: Path, *since: range) -> None:
+    """Lose the metadata store, and restore it. Log x had five records at the backup. Since then, writers have
+    appended these, each in a ledger of its own."""
+    async with cluster.client() as client:
+        log = await create_log(client.opened, "x")
+        await appended(client, log, range(5))
+        backup = await backed_up(cluster.tree, path / "backup")
+        for records in since:
+            await appended(client, log, records)
+    await restored_under_bookies(cluster, backup)
+
+
 async def records_of(log: Log) -> list[bytes]:
     async with log.read(start=0) as reader:
         return [record.data async for record in reader]
@@ -275,13 +287,7 @@ async def test_an_operator_gives_up_a_ledger_that_cannot_be_recovered_and_the_re
     clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_cluster(3) as cluster:
-        async with cluster.client() as client:
-            log = await create_log(client.opened, "x")
-            await appended(client, log, range(5))
-            backup = await backed_up(cluster.tree, tmp_path / "backup")
-            await appended(client, log, range(5, 7))
-            await appended(client, log, range(7, 9))
-        await restored_under_bookies(cluster, backup)
+        await restored_without(cluster, tmp_path, range(5, 7), range(7, 9))
         async with cluster.client() as client:
             await client.opened.bookies.wait_writable(3)
             bad = (await look_at_metadata(client.opened)).forgotten[0].ledger_id
@@ -312,12 +318,7 @@ async def test_what_does_not_continue_its_log_is_named_and_kept(
     One of the old ledgers begins behind the new records, but it is of an earlier epoch.
     """
     async with open_cluster(3) as cluster:
-        async with cluster.client() as client:
-            log = await create_log(client.opened, "x")
-            await appended(client, log, range(5))
-            backup = await backed_up(cluster.tree, tmp_path / "backup")
-            await appended(client, log, range(5, 9))
-        await restored_under_bookies(cluster, backup)
+        await restored_without(cluster, tmp_path, range(5, 9))
         async with cluster.client() as client:
             await client.opened.bookies.wait_writable(3)
             log = await open_log(client.opened, "x")
@@ -335,12 +336,7 @@ async def test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_a
     clock: MockClock, tmp_path: Path
 ) -> None:
     async with open_cluster(3) as cluster:
-        async with cluster.client() as client:
-            log = await create_log(client.opened, "x")
-            await appended(client, log, range(5))
-            backup = await backed_up(cluster.tree, tmp_path / "backup")
-            await appended(client, log, range(5, 9))
-        await restored_under_bookies(cluster, backup)
+        await restored_without(cluster, tmp_path, range(5, 9))
         async with cluster.client() as client:
             await client.opened.bookies.wait_writable(3)
             await cluster.bookies["b2"].stop()
@@ -355,12 +351,7 @@ async def test_nothing_is_brought_back_while_a_bookie_is_absent_unless_that_is_a
 
 async def test_a_leader_that_came_after_the_restore_keeps_the_lead(clock: MockClock, tmp_path: Path) -> None:
     async with open_cluster(3) as cluster:
-        async with cluster.client() as client:
-            log = await create_log(client.opened, "x")
-            await appended(client, log, range(5))
-            backup = await backed_up(cluster.tree, tmp_path / "backup")
-            await appended(client, log, range(5, 9))
-        await restored_under_bookies(cluster, backup)
+        await restored_without(cluster, tmp_path, range(5, 9))
         async with cluster.client() as client, cluster.client() as operator:
             await operator.opened.bookies.wait_writable(3)
             log = await open_log(client.opened, "x")
@@ -383,12 +374,7 @@ async def test_the_key_of_a_ledger_tells_its_log_and_no_other() -> None:
 
 async def test_an_interrupted_bringing_back_is_done_again(clock: MockClock, tmp_path: Path) -> None:
     async with open_cluster(3) as cluster:
-        async with cluster.client() as client:
-            log = await create_log(client.opened, "x")
-            await appended(client, log, range(5))
-            backup = await backed_up(cluster.tree, tmp_path / "backup")
-            await appended(client, log, range(5, 9))
-        await restored_under_bookies(cluster, backup)
+        await restored_without(cluster, tmp_path, range(5, 9))
         is_done = False
         for calls in range(6, 300, 6):
             if is_done:
