@@ -405,16 +405,21 @@ async def make_open(tree: Tree) -> ClusterUri:
     return parse_uri(f"zk://{tree.server.hosts}{tree.chroot}")
 
 
+async def back_up_and_lose(tree: Tree, owner: Credentials, backup: str) -> ClusterUri:
+    """Back up a cluster in an open chroot. Return another open chroot, which is empty."""
+    uri = await make_open(tree)
+    await make_cluster_at(uri, credentials=owner)
+    await back_up(uri, backup, made_ms=1, credentials=owner)
+    tree.chroot = new_chroot()
+    return await make_open(tree)
+
+
 async def test_a_restored_tree_can_be_used_only_after_its_chroot_has_its_list(
     tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the command is killed, the store refuses all but another restore, which sets the list."""
     owner, backup = tree.digest(OWNER), str(tmp_path / "backup")
-    uri = await make_open(tree)
-    await make_cluster_at(uri, credentials=owner)
-    await back_up(uri, backup, made_ms=1, credentials=owner)
-    tree.chroot = new_chroot()
-    uri = await make_open(tree)
+    uri = await back_up_and_lose(tree, owner, backup)
     do_write = ZooKeeperStore.transaction
     others = []
 
@@ -432,11 +437,7 @@ async def test_a_restore_that_may_not_set_the_list_of_the_chroot_says_what_to_do
     tree: Tree, tmp_path: Path
 ) -> None:
     owner, backup = tree.digest(OWNER), str(tmp_path / "backup")
-    uri = await make_open(tree)
-    await make_cluster_at(uri, credentials=owner)
-    await back_up(uri, backup, made_ms=1, credentials=owner)
-    tree.chroot = new_chroot()
-    uri = await make_open(tree)
+    uri = await back_up_and_lose(tree, owner, backup)
     no_admin = make_acl("world", "anyone", read=True, create=True, write=True, delete=True)
     admin = make_digest_acl(*STRANGER, all=True)
     await tree_sets(tree, tree.chroot, acl=[no_admin, admin])

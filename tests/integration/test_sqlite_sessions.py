@@ -195,13 +195,23 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def path_of_nobody() -> Iterator[Path]:
-    """The metadata file of another user than root, in a directory that this user can reach."""
+def directory_of_nobody() -> Iterator[Path]:
+    """A directory of another user than root."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     with tempfile.TemporaryDirectory() as directory:
         os.chown(directory, NOBODY, NOBODY)
-        yield Path(directory) / "meta.db"
+        yield Path(directory)
+
+
+@pytest.fixture
+async def path_of_nobody(directory_of_nobody: Path) -> Path:
+    """The metadata file of that user, who has opened it once."""
+    path = directory_of_nobody / "meta.db"
+    with as_nobody():
+        async with opened(path):
+            pass
+    return path
 
 
 @contextmanager
@@ -217,9 +227,6 @@ async def test_what_root_makes_beside_the_file_of_another_user_belongs_to_that_u
     path_of_nobody: Path,
 ) -> None:
     path = path_of_nobody
-    with as_nobody():
-        async with opened(path):
-            pass
     shutil.rmtree(path.with_name("meta.db-sessions"))
     async with opened(path) as store:
         await store.create("members/root", b"", ephemeral=True)
@@ -232,16 +239,14 @@ async def test_what_root_makes_beside_the_file_of_another_user_belongs_to_that_u
                 assert other._sessions.reap(throttled=False) == ["members/root"]
 
 
+def refuse(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
 async def test_root_that_may_give_nothing_away_opens_the_file_of_another_user(
     path_of_nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
     path = path_of_nobody
-    with as_nobody():
-        async with opened(path):
-            pass
     for is_made in (False, True):
         if is_made:
             shutil.rmtree(path.with_name("meta.db-sessions"))
@@ -256,13 +261,7 @@ async def test_root_that_may_give_nothing_away_opens_the_file_of_another_user(
 async def test_the_owner_sees_the_end_of_a_session_of_root_that_may_give_nothing_away(
     path_of_nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
     path = path_of_nobody
-    with as_nobody():
-        async with opened(path):
-            pass
     with monkeypatch.context() as patch:
         patch.setattr(os, "fchown", refuse)
         async with opened(path) as store:
@@ -278,8 +277,6 @@ async def test_root_opens_a_file_whose_directory_of_sessions_is_a_link(path_of_n
     path = path_of_nobody
     directory = path.with_name("meta.db-sessions")
     with as_nobody():
-        async with opened(path):
-            pass
         directory.rename(path.with_name("elsewhere"))
         directory.symlink_to(path.with_name("elsewhere"))
         async with opened(path):
@@ -293,9 +290,6 @@ async def test_root_gives_a_directory_to_its_owner_that_another_root_process_has
 ) -> None:
     path = path_of_nobody
     directory = path.with_name("meta.db-sessions")
-    with as_nobody():
-        async with opened(path):
-            pass
     directory.rmdir()
     directory.mkdir(mode=0o700)
     async with opened(path):
@@ -309,9 +303,6 @@ async def test_root_gives_a_directory_to_its_owner_that_another_root_process_has
 async def test_root_gives_no_other_directory_away(path_of_nobody: Path) -> None:
     path = path_of_nobody
     directory = path.with_name("meta.db-sessions")
-    with as_nobody():
-        async with opened(path):
-            pass
     directory.rmdir()
     directory.mkdir()
     (directory / "of root").touch()
@@ -321,9 +312,6 @@ async def test_root_gives_no_other_directory_away(path_of_nobody: Path) -> None:
 
 async def test_a_lock_file_that_a_process_may_not_open_is_of_a_live_session(path_of_nobody: Path) -> None:
     path = path_of_nobody
-    with as_nobody():
-        async with opened(path):
-            pass
     async with opened(path) as store:
         await store.create("members/root", b"", ephemeral=True)
         os.chown(lock_of(path, store.session._lease), 0, 0)

@@ -218,7 +218,7 @@ async def test_a_restore_goes_on_while_the_segment_of_its_first_try_is_in_memory
             await wait_all_tasks_blocked()
         await engine.flush()
         assert segment in engine._journal.residents
-        assert not any(path.endswith(f"{segment:016x}.journal") for path in disk.files)
+        assert engine.compactor._pool.path_of(segment) not in disk.files
         await restored_rest(engine, parts)
         for entry_id in range(15):
             result = await read(engine, L, entry_id, entry_id)

@@ -239,6 +239,22 @@ async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_
         assert (await engine.fence(ledger + 1, KEY)).status is Status.OK
 
 
+async def use_reserve_of_records(engine: Engine, config: StorageConfig) -> int:
+    """Add tiny entries of ledger 1 until ordinary adds are refused, and then as many for a recovery as a
+    segment may have records. Return the next entry id."""
+    position: int | Status = 0
+    at = 0
+    while not isinstance(position, Status):
+        position = engine.add(*add_frame(1, [at], [b""]))
+        await engine.wait_room()
+        at += 1
+    assert position is Status.DISK_FULL
+    for count in range(config.segment_records_max):
+        assert not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status), count
+        at += 1
+    return at
+
+
 @pytest.mark.parametrize("journal_write_data", [True, False])
 async def test_the_reserve_of_a_full_disk_also_has_room_for_records(
     disk: FaultyDisk, journal_write_data: bool
@@ -248,16 +264,7 @@ async def test_the_reserve_of_a_full_disk_also_has_room_for_records(
     async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
         disk.faults = [IS_FULL]
-        position: int | Status = 0
-        at = 0
-        while not isinstance(position, Status):
-            position = engine.add(*add_frame(1, [at], [b""]))
-            await engine.wait_room()
-            at += 1
-        assert position is Status.DISK_FULL
-        for count in range(config.segment_records_max):
-            assert not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status), count
-            at += 1
+        at = await use_reserve_of_records(engine, config)
         assert (await engine.fence(1, KEY)).status is Status.OK
         while not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status):
             at += 1
@@ -273,21 +280,13 @@ async def test_the_reserve_also_has_room_for_records_if_the_index_has_no_room() 
     indexes = MemoryIndexes()
     async with running("b", config, disk=MemoryDisk(), indexes=indexes) as engine:
         (index,) = indexes.indexes.values()
-        write, at = index.write, 0
-        position: int | Status = 0
+        write = index.write
 
         async def full(changes: Sequence[Change]) -> None:
             raise DiskFull("no room for the index")
 
         index.write = full
-        while not isinstance(position, Status):
-            position = engine.add(*add_frame(1, [at], [b""]))
-            await engine.wait_room()
-            at += 1
-        assert position is Status.DISK_FULL
-        for count in range(config.segment_records_max):
-            assert not isinstance(engine.add(*add_frame(1, [at], [b""], recovery=True)), Status), count
-            at += 1
+        at = await use_reserve_of_records(engine, config)
         index.write = write
         while engine.statistics()["is_disk_full"]:
             await wait_all_tasks_blocked()
