@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 
 from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep
@@ -16,6 +17,7 @@ from ledgerlog.log.core.attach import Commit
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchivedFile
+from ledgerlog.model.layout import archive_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record
 from ledgerlog.testing.memory_cluster import Client
@@ -91,6 +93,16 @@ async def archiver_of(client: Client, where: Path, *, keep_copies_s: float = 0.0
 async def archived(client: Client, log: Log) -> list[ArchivedFile]:
     found = await ArchiveRegistry(client.opened.store).of_log(log.incarnation)
     return [record for record, _ in found]
+
+
+async def name_place(client: Client, log: Log, url: str) -> None:
+    """Let the first record of the log name a file at another place, as a record of version 0.1 may do."""
+    store, record = client.opened.store, (await archived(client, log))[0]
+    strange = attrs.evolve(record, destination=b"", file=f"{url}/{name_in(record)}")
+    path = archive_path(log.incarnation, record.ledger_id)
+    found = await store.get(path)
+    assert found is not None
+    await store.set(path, strange.encode(), version=found.version)
 
 
 def files(where: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
 from ledgerlog.model.archive import DESTINATION_ID_BYTES, MARKER_BYTES, ArchiveDestination, ArchivedFile
-from ledgerlog.model.layout import ARCHIVES, archive_path
+from ledgerlog.model.layout import ARCHIVES
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import (
@@ -32,7 +32,7 @@ from tests.archive.archived_logs import (
     crash_at,
     files,
     fill,
-    name_in,
+    name_place,
     new_log,
     path_of,
     records_of,
@@ -447,12 +447,7 @@ async def test_a_stray_is_kept_while_the_file_that_replaced_it_is_not_there(tmp_
 async def test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await two_archived(client, tmp_path)
-        record = (await archived(client, log))[0]
-        strange = attrs.evolve(record, destination=b"", file=f"strange://there/{name_in(record)}")
-        path = archive_path(log.incarnation, record.ledger_id)
-        found = await client.opened.store.get(path)
-        assert found is not None
-        await client.opened.store.set(path, strange.encode(), version=found.version)
+        await name_place(client, log, "strange://there")
         assert await archive(client, tmp_path) == ["failed", "given up", "failed"]
         await log.truncate(5)
         assert await archive(client, tmp_path) == ["failed"]

@@ -31,7 +31,7 @@ from tests.archive.archived_logs import (
     archived,
     crash_at,
     fill,
-    name_in,
+    name_place,
     new_log,
     path_of,
     records_of,
@@ -114,12 +114,7 @@ async def test_the_list_of_archives_counts_records_of_version_0_1_too(tmp_path: 
 async def test_the_list_of_archives_shows_a_place_that_is_not_known_on_this_machine(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await given_up(client, tmp_path)
-        record = (await archived(client, log))[0]
-        strange = attrs.evolve(record, destination=b"", file=f"file://otherhost/there/{name_in(record)}")
-        path = archive_path(log.incarnation, record.ledger_id)
-        found = await client.opened.store.get(path)
-        assert found is not None
-        await client.opened.store.set(path, strange.encode(), version=found.version)
+        await name_place(client, log, "file://otherhost/there")
         listed = {each.url: each.files for each in await list_archives(client.opened)}
         assert listed == {"file://otherhost/there": 1, tmp_path.as_uri(): 2}
 

@@ -143,6 +143,14 @@ async def test_a_run_restored_in_parts_begins_with_its_last_part() -> None:
         await check(engine)
 
 
+async def rotten_in_two_parts() -> tuple[MemoryDisk, MemoryIndexes, list[Entries]]:
+    """A bookie with a rotten run, and the copies that replace it."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    rot(disk, 4)
+    return disk, indexes, [copies([3]), copies([4, 5])]
+
+
 async def restored_half(engine: Engine, parts: list[Entries], monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore the rotten run. The disk is full after its last part."""
     journal = engine._journal
@@ -205,10 +213,7 @@ async def test_a_restore_goes_on_while_the_segment_of_its_first_try_is_in_memory
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A flushed segment stays in memory until another one needs its room. On a quiet bookie, that is long."""
-    disk, indexes = MemoryDisk(), MemoryIndexes()
-    await fill(disk, indexes)
-    parts = [copies([3]), copies([4, 5])]
-    rot(disk, 4)
+    disk, indexes, parts = await rotten_in_two_parts()
     async with running("b", attrs.evolve(SORTED, arenas=3), disk=disk, indexes=indexes) as engine:
         await engine.scrubber.scrub()
         segment = engine._journal.active.number
@@ -228,10 +233,7 @@ async def test_a_restore_goes_on_while_the_segment_of_its_first_try_is_in_memory
 async def test_a_restore_may_look_at_a_part_while_compaction_rewrites_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    disk, indexes = MemoryDisk(), MemoryIndexes()
-    await fill(disk, indexes)
-    parts = [copies([3]), copies([4, 5])]
-    rot(disk, 4)
+    disk, indexes, parts = await rotten_in_two_parts()
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         await engine.scrubber.scrub()
         await restored_half(engine, parts, monkeypatch)
