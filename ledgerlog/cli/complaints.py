@@ -72,7 +72,8 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.CookieMismatch, "see 'bookie cookie --help' before you delete anything"),
     (
         errors.StorageCorrupt,
-        "keep the files, and restore them from a copy; or replace a damaged bookie by a new one",
+        "keep the files; 'bookie repair' salvages a bookie's directory, and 'ledgerlog metadata restore' "
+        "restores the metadata store from a backup",
     ),
     (errors.DiskFull, "free space on the disk"),
     (
@@ -81,7 +82,8 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     ),
     (
         MetadataCorrupt,
-        "the metadata store holds a record that this program cannot read: restore the store from a copy",
+        "the metadata store holds a record that this program cannot read: 'ledgerlog metadata restore' "
+        "restores the store from a backup",
     ),
     (ChildFailed, "if it wrote a log file, look there"),
 )

@@ -612,7 +612,8 @@ def _decision(metadata: LedgerMetadata) -> str:
     """Say how an operator can end a ledger that recovery cannot close."""
     return (
         "bring its bookies back; if they and their data are lost for good, end it with "
-        f"'ledgerlog ledger recover {metadata.ledger_id} --accept-loss'"
+        f"'ledgerlog ledger recover {metadata.ledger_id} --accept-loss', with '--accept-unreachable' if a "
+        "bookie will never answer again"
     )
 
 

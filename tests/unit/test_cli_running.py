@@ -162,7 +162,7 @@ def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
     assert line.startswith("3 are needed, 2 registered (")
     assert "bookie list" in line
     assert "ledger list" in complaint(LedgerNotFound(3))
-    assert "restore the store from a copy" in complaint(
+    assert "'ledgerlog metadata restore' restores the store from a backup" in complaint(
         MetadataCorrupt("metadata of ledger 3: not valid CBOR")
     )
 
