@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     from ledgerlog.model.record import Ack, Record, RecordBatch
     from ledgerlog.model.segments import Gap, LogSegment
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     # connecting
