@@ -414,7 +414,8 @@ class LogListFull(LedgerLogError):
 
 
 class LostLeadership(LedgerLogError):
-    """Another writer took the log over. Nothing of the failed call was written.
+    """This leadership of the log is over, usually because another writer took the log over. Nothing of the
+    failed call was written.
 
     You can append nothing more through this writer. If this process should lead, enter ``log.writer()``
     again.

@@ -305,8 +305,8 @@ class Log(Face[AsyncLog]):
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in
                 the log.
             LostLeadership: Leaving: the leadership ended early. Each record that was still on its way
-                is durable or is not in the log, and at least one is not in the log. LogSealed and
-                NotEnoughBookies say the same with another reason.
+                is durable or is not in the log, and at least one is not in the log. LogSealed,
+                NotEnoughBookies and PermissionDenied say the same with another reason.
 
         If the body itself raises, you get the body's exception and no error about records that were on
         their way.
@@ -996,11 +996,13 @@ class LogWriter(Face[AsyncLogWriter]):
         Raises:
             AppendUnknown: The record was sent and the leadership ended; the record may or may not be in
                 the log.
-            LostLeadership: Another writer took the log over, or this one was left; the record is not in
-                the log.
+            LostLeadership: The leadership ended, usually because another writer took the log over, or
+                because this one was left; the record is not in the log.
             LogSealed: The log was sealed; the record is not in the log.
             NotEnoughBookies: The leadership ended because too few bookies were writable; the record is
                 not in the log.
+            PermissionDenied: The leadership ended because this principal may not write, or no longer
+                may; the record is not in the log.
             OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer
                 continues.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; this call wrote
@@ -1071,7 +1073,8 @@ class LogWriter(Face[AsyncLogWriter]):
             AppendUnknown: A prefix of the records may be in the log. The message says how many records
                 are surely in the log, how many may be, and how many are not.
             LostLeadership: Another writer took the log over, or this one was left; none of the new
-                records is in the log. LogSealed and NotEnoughBookies say the same with another reason.
+                records is in the log. LogSealed, NotEnoughBookies and PermissionDenied say the same
+                with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of
                 the atomic group is in the log already; this call wrote nothing. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; nothing was written. The
@@ -1121,8 +1124,8 @@ class LogWriter(Face[AsyncLogWriter]):
             The ``Submission`` to wait for. You may drop it: the record goes into the log all the same.
 
         Raises:
-            LostLeadership: The leadership has ended; the record was not taken. LogSealed and
-                NotEnoughBookies say the same with another reason.
+            LostLeadership: The leadership has ended; the record was not taken. LogSealed,
+                NotEnoughBookies and PermissionDenied say the same with another reason.
             OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not
                 taken. The writer continues.
             TooManyProducers: The log remembers as many producers as it may; the record was not taken.
@@ -1147,8 +1150,8 @@ class LogWriter(Face[AsyncLogWriter]):
         Raises:
             AppendUnknown: The leadership ended, and some of the records may or may not be in the log;
                 the message says how many.
-            LostLeadership: The leadership ended, and some of the records are not in the log. LogSealed
-                and NotEnoughBookies say the same with another reason."""
+            LostLeadership: The leadership ended, and some of the records are not in the log. LogSealed,
+                NotEnoughBookies and PermissionDenied say the same with another reason."""
         self._run(self._inner.flush)
 
     def roll(self) -> None:
@@ -1158,8 +1161,8 @@ class LogWriter(Face[AsyncLogWriter]):
         continue meanwhile. If the current ledger is empty, nothing happens.
 
         Raises:
-            LostLeadership: The leadership ended first. LogSealed and NotEnoughBookies say the same with
-                another reason.
+            LostLeadership: The leadership ended first. LogSealed, NotEnoughBookies and PermissionDenied
+                say the same with another reason.
 
         Interrupting: abandons the wait. The roll still happens."""
         self._run(self._inner.roll)
@@ -1175,8 +1178,8 @@ class LogWriter(Face[AsyncLogWriter]):
             ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
 
         Raises:
-            LostLeadership: This writer no longer leads; nothing was given up. LogSealed and
-                NotEnoughBookies say the same with another reason.
+            LostLeadership: This writer no longer leads; nothing was given up. LogSealed,
+                NotEnoughBookies and PermissionDenied say the same with another reason.
             InvalidArgument: ``before_offset`` is not an offset, or lies beyond the durable end; nothing
                 was given up.
             TruncationPinned: A cursor pins a record below ``before_offset``; nothing was given up.
@@ -1202,8 +1205,8 @@ class Submission(Face[AsyncSubmission]):
         Raises:
             AppendUnknown: The record was sent and the leadership ended; the record may or may not be in
                 the log.
-            LostLeadership: The leadership ended; the record is not in the log. LogSealed and
-                NotEnoughBookies say the same with another reason.
+            LostLeadership: The leadership ended; the record is not in the log. LogSealed,
+                NotEnoughBookies and PermissionDenied say the same with another reason.
 
         Interrupting: abandons the wait. The record still goes into the log."""
         return self._run(self._inner.wait)

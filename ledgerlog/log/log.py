@@ -186,8 +186,8 @@ class Log:
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in the
                 log.
             LostLeadership: Leaving: the leadership ended early. Each record that was still on its way is
-                durable or is not in the log, and at least one is not in the log. LogSealed and
-                NotEnoughBookies say the same with another reason.
+                durable or is not in the log, and at least one is not in the log. LogSealed, NotEnoughBookies
+                and PermissionDenied say the same with another reason.
 
         If the body itself raises, you get the body's exception and no error about records that were on their
         way.
