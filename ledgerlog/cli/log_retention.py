@@ -137,7 +137,7 @@ def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) ->
     """Change the policies of the log NAME, and print them. Options that you do not give keep their values.
 
     If you set both bounds of retention, a ledger is dropped as soon as one of them allows it. The present
-    writer of the log is not interrupted. The next writer uses the new roll policy."""
+    writer of the log is not interrupted. It uses the new policies as soon as it sees them."""
     roll, retention = policies_of(**policies)
 
     async def body() -> tuple[RollPolicy, RetentionPolicy]:

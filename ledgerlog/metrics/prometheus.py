@@ -31,7 +31,7 @@ class ClusterCollector:
         """Create it.
 
         Args:
-            cluster: A connected cluster, of ``ledgerlog`` or of ``ledgerlog.blocking``.
+            cluster: A connected cluster, of ``ledgerlog``, ``ledgerlog.aio`` or ``ledgerlog.blocking``.
         """
         self._cluster = cluster
 
