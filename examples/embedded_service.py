@@ -5,11 +5,11 @@
 It speaks lines over TCP (``nc 127.0.0.1 PORT``): SET key value -> OK offset, when it is durable; GET key ->
 value, or NONE; KEYS -> the number of keys.
 
-The state is a dict. The service appends every change to the log before it applies and answers it, in the
-order of the offsets. At its start it reads the log from the beginning. The log is in DIRECTORY
-(``file:``), with its one bookie in this process. To use a cluster, you change only the URI.
+The state is a dict. The service appends every change to the log before it applies and answers it. For each
+key, the change with the highest offset counts. At its start it reads the log from the beginning. The log
+is in DIRECTORY (``file:``), with its one bookie in this process. To use a cluster, you change only the URI.
 
-``AppendUnknown`` and ``LostLeadership`` end the service. When it starts again, it reads the log.
+A change that is too large gets ERROR. Every other error of an append ends the service.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ async def serve_client(store: Store, stream: trio.SocketStream) -> None:
 async def answer_to(store: Store, line: str) -> str:
     match line.split(maxsplit=2):
         case ["SET", key, value]:
-            return f"OK {await store.change(key, value)}"
+            try:
+                return f"OK {await store.change(key, value)}"
+            except ledgerlog.InvalidArgument as error:
+                return f"ERROR: {error}"
         case ["GET", key]:
             return store.get(key)
         case ["KEYS"]:

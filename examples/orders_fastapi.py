@@ -72,6 +72,8 @@ def make_app(uri: str, address: str) -> FastAPI:
             return RedirectResponse(f"http://{elsewhere.leader}{request.url.path}")  # 307: the same request.
         except ledgerlog.AppendUnknown as unknown:
             return try_again(unknown)  # The order may be in the log. If it is, it will not be there twice.
+        except ledgerlog.TooManyProducers as full:
+            return try_again(full)  # The log remembers as many clients as it may, each for a day.
         except ledgerlog.OutOfSequence as error:
             return JSONResponse({"error": str(error), "last": error.last}, status_code=409)
         except ledgerlog.InvalidArgument as error:

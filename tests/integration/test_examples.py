@@ -87,6 +87,7 @@ async def test_the_embedded_service_knows_after_a_kill_what_it_had_answered(tmp_
         assert await client.ask("SET size 7") == "OK 2"
         assert await client.ask("GET colour") == "dark blue"
         assert (await client.ask("NONSENSE")).startswith("ERROR")
+        assert (await client.ask(f"SET size {'8' * ledgerlog.limits.RECORD_BYTES_MAX}")).startswith("ERROR: ")
         child.kill()
         await child.wait()
     async with service(tmp_path) as (_, said, client):
