@@ -38,7 +38,7 @@ def test_the_page_on_spark_runs_in_order(
             writer.append(VALUES[2])
     names: dict[str, Any] = {"uri": uri}
 
-    run_block("docs/SPARK.md", 0, names, ledgerlog=uri)
+    run_block("docs/SPARK.md", 0, names, **{"metadata.sqlite": uri})
     assert "|    3|" in capsys.readouterr().out, "the records of the only epoch"
 
     run_block("docs/SPARK.md", 1, names)
