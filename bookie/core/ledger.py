@@ -94,6 +94,8 @@ class BookieLedger:
     is_deleted: bool = False
     """The metadata store said that the ledger is gone, and a DELETE record in the journal is durable. This
     state is now the ledger's tombstone: it refuses late adds (rule 4) and knows no entry and no LAC."""
+    is_leaving: bool = False
+    """A DELETE record of the ledger may be on its way to the disk, or is there. Adds are refused already."""
     is_dirty: bool = False
     """The index does not have this version of the state."""
     is_fence_durable: bool = False
@@ -157,7 +159,7 @@ class BookieLedger:
 
     def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
         """Return the reason if an add is refused, or None if it is accepted. Nothing changes."""
-        if self.is_deleted:
+        if self.is_leaving:
             # The key is not compared: nothing can change after this, and the key may be forgotten.
             return Status.NO_SUCH_LEDGER if is_recovery else Status.FENCED
         if not compare_digest(key, self.key):
@@ -252,13 +254,18 @@ class BookieLedger:
         """
         self.is_fence_durable = self.is_fence_settled(durable)
 
+    def on_leave(self) -> None:
+        """A DELETE record of the ledger is about to be written. From now on adds are refused, so no add comes
+        after the record (rule 4). Reads still find the entries."""
+        self.is_leaving = True
+
     def on_delete(self) -> None:
         """The ledger is gone from the metadata store, and that is durable in the journal.
 
         Its LAC goes too. If a restored metadata store brings the ledger back, a recovery must not close the
         ledger at an entry that no bookie has any more.
         """
-        self.is_deleted = True
+        self.is_leaving = self.is_deleted = True
         self.lac = self.lafr = NO_ENTRY
         self.is_fenced = self.is_fence_durable = True  # The DELETE record fences the ledger too.
         self.is_dirty = True

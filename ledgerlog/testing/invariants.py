@@ -8,7 +8,8 @@ the messages between processes.
 On disks:
     ContentAgree        an entry has the same digest on every bookie that stores it
     FenceDurable        after the fence of a ledger, no ordinary add of it is stored, not even after a restart
-    DeletedIsGone       a bookie deletes a ledger only if the metadata store has deleted it (rule 25)
+    DeletedIsGone       a bookie deletes a ledger only if the metadata store has deleted it (rule 25), and
+                        stores no entry of it afterwards (rule 4)
 
 On the metadata of ledgers:
     ConfigOK            every stored record decodes; decoding checks the rules within one version
@@ -135,6 +136,8 @@ class GodView:
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], int] = {}
         """For each bookie and ledger, the number of the journal record that fenced it."""
+        self._deleted: set[tuple[str, int]] = set()
+        """For each bookie, the ledgers that it deleted."""
         self._gone: dict[str, GoneLedgers] = {}
         """The ledgers that a bookie refuses forever, although it may have no record of them."""
         self._records = 0
@@ -181,8 +184,15 @@ class GodView:
                             "DeletedIsGone", f"{bookie} deletes ledger {ledger_id}, which the metadata has"
                         )
                     self._fenced.setdefault((bookie, ledger_id), self._records)
+                    self._deleted.add((bookie, ledger_id))
             elif record.kind == ADD:
                 header = Header._make(HEADER.unpack_from(record.body))
+                if (bookie, header.ledger_id) in self._deleted:
+                    self.violate(
+                        "DeletedIsGone",
+                        f"{bookie} stored entries {header.first}..{header.last} of ledger {header.ledger_id} "
+                        "after it deleted the ledger",
+                    )
                 self.checks["FenceDurable"] += 1
                 if self.is_fenced(bookie, header.ledger_id) and not header.flags & RECOVERY:
                     self.violate(

@@ -280,6 +280,14 @@ MUTANTS = (
         "tests/unit/test_bookie_ledger.py::test_rule_4_a_ledger_that_is_gone_is_stored_as_fenced",
     ),
     mutant(
+        "a_ledger_takes_adds_until_its_deletion_is_durable",
+        "rule 4",
+        "BookieLedger.on_leave",
+        "self.is_leaving = True",
+        "",
+        f"{_MOVING}::test_rule_4_no_add_of_a_deleted_ledger_comes_between_its_record_and_the_sync_of_the_record",
+    ),
+    mutant(
         "deleted_ledger_is_read",
         "rule 4",
         "Engine._living",

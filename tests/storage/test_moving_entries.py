@@ -41,7 +41,7 @@ from bookie.storage.upkeep.compaction import verify_frame
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.limits import KIB, MIB
-from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, Gate
 from ledgerlog.wire.frame import Status
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
@@ -490,6 +490,28 @@ async def test_ledgers_are_deleted_at_once_even_if_fewer_of_them_stay_in_memory(
             await engine.collector.collect()
         for ledger in ledgers:
             assert engine.add(*add_frame(ledger, [500])) is Status.FENCED
+
+
+@pytest.mark.parametrize("recovery", [False, True])
+async def test_rule_4_no_add_of_a_deleted_ledger_comes_between_its_record_and_the_sync_of_the_record(
+    engine: Engine, disk: FaultyDisk, oracle: ToldOracle, recovery: bool
+) -> None:
+    """The journal would have the add behind the record that forbids it, and the bookie would confirm it."""
+    await interleave(engine, 5)
+    await engine.flush()
+    assert engine.collector is not None
+    oracle.gone = {1}
+    disk.faults = [gate := Gate("write_sync")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.collector.collect)
+        await wait_all_tasks_blocked()
+        assert engine.statistics()["ledgers_deleted"] == 0, "the record is not durable yet"
+        answer = engine.add(*add_frame(1, [500], recovery=recovery))
+        found = await read(engine, 1)
+        gate.open()
+    assert answer is (Status.NO_SUCH_LEDGER if recovery else Status.FENCED)
+    assert list(found.entries.ids) == list(range(10)), "it was not deleted yet"
+    assert (await read(engine, 1)).status is Status.NO_SUCH_LEDGER
 
 
 async def test_a_deletion_during_which_the_store_fails_is_finished_by_a_later_pass(

@@ -13,8 +13,8 @@ of them that is still gone.
 
 A ledger is deleted in steps. Each step may be repeated after a crash:
 
-    1  write a DELETE record to the journal and wait until it is durable. It fences the ledger for good: the
-       bookie refuses all its adds, recovery adds included, and must never forget that (rule 4)
+    1  refuse all adds of the ledger, recovery adds included. Then write a DELETE record to the journal and
+       wait until it is durable. It fences the ledger for good: the bookie must never forget that (rule 4)
     2  mark the state as deleted, in memory and in the index: from now on reads find nothing
     3  subtract the ledger from the live bytes of the files with its runs (frames of its entries); compaction
        frees the space later
@@ -235,24 +235,26 @@ class Collector:
     async def _delete(self, ledger_ids: Sequence[int]) -> None:
         """Do steps 1 and 2."""
         journal = self._journal
-        while journal.append(DELETE, encode_delete(ledger_ids)) is None:
-            await journal.progress.park()
-        segment, sequence = journal.active, journal.commit.sequence
-        segment.marked.update(ledger_ids)
-        await journal.wait_durable(sequence)
-        async with self._catalogue.lock:
+        with ExitStack() as pins:
             # Find all states first: if the index cannot be read, no ledger is deleted, and the next pass
-            # deletes all. A state that is found must not leave memory while the others are looked for.
-            with ExitStack() as pins:
-                states: list[BookieLedger] = []
-                for ledger_id in ledger_ids:
-                    state = self._ledgers.get(ledger_id)
-                    assert state is not None, "it is in the index"
-                    pins.enter_context(state.pinned())
-                    states.append(state)
+            # deletes all. A state that is found must not leave memory before it is marked as deleted.
+            states: list[BookieLedger] = []
+            for ledger_id in ledger_ids:
+                state = self._ledgers.get(ledger_id)
+                assert state is not None, "it is in the index"
+                pins.enter_context(state.pinned())
+                states.append(state)
+            for state in states:
+                state.on_leave()
+            while journal.append(DELETE, encode_delete(ledger_ids)) is None:
+                await journal.progress.park()
+            segment, sequence = journal.active, journal.commit.sequence
+            segment.marked.update(ledger_ids)
+            await journal.wait_durable(sequence)
+            async with self._catalogue.lock:
                 for state in states:
                     state.on_delete()
-            self._rewriter.on_deleted(ledger_ids)
+                self._rewriter.on_deleted(ledger_ids)
         await self._ledgers.save()
         logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
 
