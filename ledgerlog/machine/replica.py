@@ -516,7 +516,14 @@ class Replica(Generic[M]):
 
     def _apply(self, epoch: int, offset: int, envelope: Envelope) -> CommandOutcome | None:
         """Apply a record, wake the tasks that wait for it, and take a snapshot if one is due."""
-        outcome = self._core.apply(offset, envelope)
+        self._check()
+        try:
+            outcome = self._core.apply(offset, envelope)
+        except Exception as error:
+            # Stop now, before another task runs. The machine may have a part of the command: nobody may read
+            # it, and it must not get the command again.
+            self._stop(error)
+            raise
         self._core.epoch = epoch
         self._applied.advance(offset)
         self._snapshot_manager.on_applied()

@@ -742,6 +742,26 @@ async def test_a_machine_that_has_no_memory_stops_its_replica_only(clock: MockCl
             await leader.replica.read(lambda machine: 1)
 
 
+async def test_a_machine_that_had_no_memory_does_not_get_the_command_again(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        tries: list[object] = []
+
+        def fail_at_first(command: object) -> bytes:
+            tries.append(command)
+            if len(tries) == 1:
+                raise MemoryError("no room")
+            return b""
+
+        leader.replica._machine.apply = fail_at_first
+        with pytest.raises(AppendUnknown):
+            await leader.replica.propose(command("add", "x", 1))
+        assert leader.replica.failure is not None, "it has stopped before its proposer learns of it"
+        await trio.sleep(10)
+        assert len(tries) == 1
+        assert leader.replica.next_offset == 0
+
+
 async def test_a_sealed_log_takes_nothing_more_and_is_followed_to_its_end(clock: MockClock) -> None:
     async with stage(1) as s:
         leader = await s.leader()
