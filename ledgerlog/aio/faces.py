@@ -1673,8 +1673,8 @@ class Replica(AioReplica[M]):
             of snapshots is shared (``SnapshotStore.is_shared``).
 
     Raises:
-        InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, or ``truncate`` is set
-            without ``snapshots``.
+        InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, ``truncate`` is set
+            without ``snapshots``, or ``machine`` is no object with the methods of ``StateMachine``.
 
     Example:
         ```python

@@ -47,7 +47,8 @@ class StateMachine(ABC):
             command: The command, with its offset, timestamp and seed.
 
         Returns:
-            The result for the proposer. None counts as ``b""``.
+            The result for the proposer. None counts as ``b""``. If it is anything but bytes or None, the
+            replica stops: correct the machine, and start the replica again.
 
         Raises:
             Exception: The exception is the result of the command: the proposer gets ``CommandFailed``. The

@@ -69,7 +69,8 @@ def check_machine(
     Raises:
         NotDeterministic: Two ways to apply the commands gave different results or states, or a process with
             another hash seed failed.
-        InvalidArgument: Another process cannot import ``factory``.
+        InvalidArgument: Another process cannot import ``factory``, or what it makes is no machine.
+        TypeError: The machine's ``apply`` returned something else than bytes or None.
     """
     outcomes, digests = _walk(factory, commands)
     _compare("applied a second time", commands, (outcomes, digests), _walk(factory, commands))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -760,6 +761,33 @@ async def test_a_machine_that_had_no_memory_does_not_get_the_command_again(clock
         await trio.sleep(10)
         assert len(tries) == 1
         assert leader.replica.next_offset == 0
+
+
+async def test_a_wrong_return_value_stops_each_replica_and_a_corrected_one_executes_the_command(
+    clock: MockClock,
+) -> None:
+    async with stage(2) as s:
+        leader = await s.leader()
+        given: list[Node] = []
+
+        def wrong_at_first(node: Node) -> Any:
+            given.append(node)
+            return 1 if given.count(node) == 1 else b""
+
+        for node in s.nodes:
+            node.replica._machine.apply = partial(lambda node, _: wrong_at_first(node), node)
+        with pytest.raises(AppendUnknown):
+            await leader.replica.propose(command("add", "x", 1), request_id="r")
+        for node in s.nodes:
+            await eventually(lambda node=node: node.replica.failure is not None)
+            with pytest.raises(ReplicaStopped, match="TypeError: apply returned int, not bytes or None"):
+                await node.replica.read(lambda machine: 1)
+        await trio.sleep(10)
+        assert len(given) == 2, "no machine gets the command again"
+        corrected = await s.join()
+        await corrected.replica.wait_leading()
+        assert await corrected.replica.propose(command("add", "x", 1), request_id="r") == b"1"
+        assert corrected.replica.statistics().executed == 1
 
 
 async def test_a_sealed_log_takes_nothing_more_and_is_followed_to_its_end(clock: MockClock) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -70,6 +71,48 @@ def test_an_exception_is_a_result_and_a_lack_of_memory_is_not() -> None:
     assert core.apply(1, command(b"1", "a")) == failed
     with pytest.raises(MemoryError):
         core.apply(2, command(b"memory", "b"))
+
+
+@pytest.mark.parametrize("result", [7, "text", bytearray(b"7")])
+def test_a_return_value_that_is_not_bytes_is_no_result(result: object) -> None:
+    class Odd(Adder):
+        def apply(self, command: Command) -> Any:
+            return result
+
+    core = ReplicaCore(Odd())
+    with pytest.raises(TypeError, match="not bytes or None"):
+        core.apply(0, command(b"1", "a"))
+    assert core.next_offset == 0
+    assert len(core.requests) == 0, "a corrected machine has to execute it"
+
+
+class WithoutRestore:
+    apply = snapshot = Adder.apply
+
+
+class Waits(Adder):
+    async def apply(self, command: Command) -> bytes:
+        return b""
+
+
+class YieldsAndWaits(Adder):
+    async def snapshot(self) -> AsyncIterator[bytes]:
+        yield b""
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (Adder, "Adder is a class, not a machine: pass an object of it"),
+        (object(), "object has no method apply: pass an object of a subclass of ledgerlog.StateMachine"),
+        (WithoutRestore(), "WithoutRestore has no method restore"),
+        (Waits(), "Waits.apply is asynchronous: write it with def"),
+        (YieldsAndWaits(), "YieldsAndWaits.snapshot is asynchronous: write it with def"),
+    ],
+)
+def test_what_a_replica_cannot_call_is_refused_as_a_machine(machine: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        ReplicaCore(machine)
 
 
 def test_an_exception_that_cannot_say_its_text_is_a_result_without_text() -> None:

@@ -25,6 +25,11 @@ it. ``MemoryError`` and ``RecursionError`` are different: they depend on the pro
 ``ReplicaCore.apply`` raises these two, and everything that is not an ``Exception``. Then the replica has to
 stop.
 
+**A wrong return value is no result.** If ``apply`` returns anything but bytes or None, the program is at
+fault, and ``ReplicaCore.apply`` raises TypeError: the replica has to stop. Were it a result, the table would
+keep it. A corrected program that restores the table would then answer a retry with the failure, although a
+replica that applies the whole log has the right result.
+
 **Format of the table**, little endian, in the order of execution: the highest forgotten offset (i64, -1 if
 there is none); the number of entries (u32). Each entry: offset (u64), size of the id (u16), size of the error
 (u16), size of the result (u32), id, error, result. An error of size 0 means no error.
@@ -36,12 +41,13 @@ their offsets. The offset of each entry is above ``forgotten_through``.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import REPLICA_REQUESTS, REPLICA_RESULTS_BYTES
 from ledgerlog.model.command import Command, CommandOutcome, Envelope, since_of
 
@@ -176,9 +182,14 @@ def _cost(request_id: str, outcome: CommandOutcome) -> int:
 
 
 class ReplicaCore:
-    """A machine and its place in the log."""
+    """A machine and its place in the log.
+
+    Raises:
+        InvalidArgument: A replica cannot call the methods of ``machine``.
+    """
 
     def __init__(self, machine: Machine) -> None:
+        _check_machine(machine)
         self._machine = machine
         self.next_offset = 0
         """The offset of the first record that is not applied."""
@@ -205,6 +216,7 @@ class ReplicaCore:
         Raises:
             MemoryError: The replica has to stop. The same holds for RecursionError, and for anything that is
                 not an Exception.
+            TypeError: The machine returned something else than bytes or None. The replica has to stop.
         """
         assert offset == self.next_offset, f"record {offset} , but {self.next_offset} comes next"
         timestamp_ms = max(self.timestamp_ms, envelope.timestamp_ms)
@@ -227,14 +239,14 @@ class ReplicaCore:
         self.executed += 1
         try:
             result = self._machine.apply(command)
-            if result is not None and not isinstance(result, bytes):
-                raise TypeError(f"apply returned {type(result).__name__}, not bytes")
         except (MemoryError, RecursionError):
             raise
         except Exception as error:
             # Any other exception is the command's result, on every replica.
             name = type(error).__name__.encode()[:_ERROR_BYTES_MAX].decode(errors="ignore")
             return CommandOutcome(command.offset, text_of(error).encode(errors="replace"), name)
+        if result is not None and not isinstance(result, bytes):
+            raise TypeError(f"apply returned {type(result).__name__}, not bytes or None: correct the machine")
         return CommandOutcome(command.offset, result or b"")
 
     def chunks(self) -> Iterable[bytes]:
@@ -266,6 +278,21 @@ class ReplicaCore:
         Replicas that have applied the same records have the same digest.
         """
         return digest_of(self.next_offset, self.requests.encode(), self._machine.snapshot())
+
+
+def _check_machine(machine: Machine) -> None:
+    """Raise InvalidArgument unless a replica can call the methods of this machine."""
+    if isinstance(machine, type):
+        raise InvalidArgument(f"{machine.__name__} is a class, not a machine: pass an object of it")
+    kind = type(machine).__name__
+    for name in ("apply", "snapshot", "restore"):
+        method = getattr(machine, name, None)
+        if not callable(method):
+            raise InvalidArgument(
+                f"{kind} has no method {name}: pass an object of a subclass of ledgerlog.StateMachine"
+            )
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise InvalidArgument(f"{kind}.{name} is asynchronous: write it with def, not with async def")
 
 
 def text_of(error: Exception) -> str:
