@@ -25,13 +25,13 @@ from collections.abc import Mapping
 
 import attrs
 
-from ledgerlog.errors import CursorConflict, InvalidArgument, MetadataOutcomeUnknown, Truncated
+from ledgerlog.errors import CursorConflict, MetadataOutcomeUnknown, Truncated
 from ledgerlog.ledger.client import LedgerClient
-from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.settle import CONFLICTS, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set
 from ledgerlog.model.cursor import CursorState, check_cursor_name, check_cursor_properties
+from ledgerlog.model.ids import check_offset
 from ledgerlog.model.layout import cursor_name_of, cursor_path, cursors_path, log_record_path
 
 __all__ = ["Cursor", "delete_cursors", "read_cursors"]
@@ -116,8 +116,7 @@ class Cursor:
 
         Cancelling: the cursor may or may not have moved.
         """
-        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= LEDGER_ID_MAX:
-            raise InvalidArgument(f"{offset!r} is not an offset")
+        check_offset(offset)
         state = CursorState(
             name=self._name,
             offset=offset,

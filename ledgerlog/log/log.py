@@ -45,6 +45,7 @@ from ledgerlog.log.snapshot_list import delete_snapshots
 from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, recover, seal
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
+from ledgerlog.model.ids import check_offset
 from ledgerlog.model.log import LogMetadata, check_properties
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe, check_producer_id
@@ -483,8 +484,7 @@ class Log:
         Cancelling: the records may or may not be given up. Some of their ledgers may then be left for a
         sweep. Ledgers are also left for a sweep if the metadata store goes away before they are deleted.
         """
-        if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
-            raise InvalidArgument(f"{before_offset!r} is not an offset")
+        check_offset(before_offset)
         truncate = partial(
             retention.truncate,
             self._client,

@@ -38,6 +38,7 @@ from ledgerlog.log.core.append_queue import Batch, BatchState, cumulative, group
 from ledgerlog.log.core.producers import Known
 from ledgerlog.log.leader import LogLeader
 from ledgerlog.model.attributes import Attributes, HeadersLike, attributes_column, attributes_of
+from ledgerlog.model.ids import check_offset
 from ledgerlog.model.producer import check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
@@ -286,6 +287,8 @@ class LogWriter:
         if key is not None or headers is not None:
             attributes = attributes_of(size, key, headers)
             size += 0 if attributes is None else attributes.size
+        if expected_offset is not None:
+            check_offset(expected_offset)
         if sequence is not None or producer is not None:
             if expected_offset is not None:
                 raise InvalidArgument("a record has a sequence or an expected offset, not both")

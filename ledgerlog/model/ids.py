@@ -54,6 +54,13 @@ def check_ledger_id(value: int) -> int:
     return value
 
 
+def check_offset(value: int) -> int:
+    """Return ``value`` if it is in 0..2**63-1; else raise InvalidArgument."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LEDGER_ID_MAX:
+        raise InvalidArgument(f"{value!r} is not an offset")
+    return value
+
+
 class Position(NamedTuple):
     """Where a record lies: its ledger, the entry in the ledger, and the slot in the entry.
 

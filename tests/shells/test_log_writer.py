@@ -174,6 +174,15 @@ async def test_an_atomic_group_lies_in_one_entry(world: World, log: Log) -> None
             await writer.append_many([bytes(RECORD_BYTES_MAX)] * 2, atomic=True)
 
 
+async def test_what_is_no_offset_is_refused_as_expected_offset(world: World, log: Log) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"a")
+        for wrong in ("1", 1.0, True, -1, 2**63):
+            with pytest.raises(InvalidArgument, match="is not an offset"):
+                await writer.append(b"b", expected_offset=wrong)
+        assert (await writer.append(b"b", expected_offset=1)).offset == 1
+
+
 async def test_a_conditional_append_is_written_at_its_offset_or_not_at_all(world: World, log: Log) -> None:
     async with log.writer() as writer:
         await writer.append(b"a", expected_offset=0)
