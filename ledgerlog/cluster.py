@@ -314,7 +314,8 @@ async def connect(
     Raises:
         InvalidArgument: The URI or an option is not valid, or you are not in a task of trio. In an asyncio
             program, use ``ledgerlog.aio``.
-        ClusterNotFound: There is no cluster at the URI, and ``create`` is false. The URI may be mistyped.
+        ClusterNotFound: There is no cluster at the URI, and ``create`` is false. The URI may be mistyped. Or
+            a ``sqlite:`` URI leads to a directory.
         StorageLocked: Another process owns the directory of a ``file:`` cluster.
         StorageCorrupt: A file of a ``file:`` cluster is damaged.
         CookieMismatch: A bookie's directory of a ``file:`` cluster belongs to another bookie or another

@@ -212,7 +212,7 @@ class WrongCluster(MetadataUnavailable):
 
 
 class ClusterNotFound(LedgerLogError):
-    """The URI points to no cluster, and ``create`` was not set.
+    """The URI points to no cluster, and ``create`` was not set. Or a ``sqlite:`` URI points to a directory.
 
     Check the URI first: a mistyped path or chroot gives this error. ``connect(uri, create=True)`` and
     ``ledgerlog metadata init`` make a cluster.

@@ -21,7 +21,14 @@ from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import ClusterNotFound, MetadataUnavailable
 from ledgerlog.meta.admission import STORED_ADMISSION, follow_admission
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.meta.uri import ClusterUri, SqliteUri, StoreAccess, make_cluster_at, open_store
+from ledgerlog.meta.uri import (
+    ClusterUri,
+    SqliteUri,
+    StoreAccess,
+    make_cluster_at,
+    open_store,
+    refuse_directory,
+)
 from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.credentials import Credentials
 from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
@@ -93,9 +100,11 @@ async def make_closed_cluster(
 
     Raises:
         InvalidArgument: The secret file cannot be read or made, or ``access`` is given but has no effect.
+        ClusterNotFound: A ``sqlite:`` URI leads to a directory.
         MetadataUnavailable: The directory of the SQLite file cannot be made.
         LedgerLogError: As for ``open_store``.
     """
+    refuse_directory(uri)  # Before a secret is made beside it.
     file = ""
     if by is ProvenBy.SECRET and not await _has_cluster(uri, credentials):
         assert credentials.secret_file is not None

@@ -21,7 +21,7 @@ from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.errors import ClusterNotFound, InvalidArgument, LedgerLogError, MetadataUnavailable
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.reader import Start
-from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri
+from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri, refuse_directory
 from ledgerlog.model.ids import Position, check_log_name
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import parse_moment
@@ -329,15 +329,13 @@ def check_there(uri: str, *, make: bool = False) -> None:
     """Check that there is a cluster to open.
 
     Raises:
-        ClusterNotFound: Opening would make the cluster (see ``connect``), or SQLite could only report "unable
-            to open" for the path.
+        ClusterNotFound: Opening would make the cluster (see ``connect``), or a ``sqlite:`` URI leads to a
+            directory.
         MetadataUnavailable: This user may not write the metadata.
     """
-    match parse_uri(uri):
-        case SqliteUri(path=path) if Path(path).is_dir():
-            file = Path(FileUri(path).metadata_path)
-            made = f"write sqlite:{file}" if file.exists() else f"and it has no {file.name}"
-            raise ClusterNotFound(f"there is no cluster at {uri}: {path} is a directory, {made}")
+    parsed = parse_uri(uri)
+    refuse_directory(parsed)
+    match parsed:
         case SqliteUri(path=path) if Path(path).exists() and not (
             _may_write(Path(path)) and _may_write(Path(path).parent)
         ):

@@ -64,6 +64,7 @@ __all__ = [
     "make_cluster_at",
     "open_store",
     "parse_uri",
+    "refuse_directory",
     "restore_at",
     "secure_at",
 ]
@@ -185,6 +186,17 @@ def parse_uri(text: str) -> ClusterUri:
             raise InvalidArgument(f"cluster URI {shown!r}: there is no scheme {scheme!r}; it must be {FORMS}")
 
 
+def refuse_directory(uri: ClusterUri) -> None:
+    """Raise ClusterNotFound if a ``sqlite:`` URI leads to a directory.
+
+    SQLite could only say that it is unable to open the file, and a later try would fail like this one.
+    """
+    if isinstance(uri, SqliteUri) and os.path.isdir(uri.path):
+        file = FileUri(uri.path).metadata_path
+        made = f"write sqlite:{file}" if os.path.exists(file) else "and it has no metadata.sqlite"
+        raise ClusterNotFound(f"there is no cluster at {uri}: {uri.path} is a directory, {made}")
+
+
 @asynccontextmanager
 async def open_store(
     uri: ClusterUri,
@@ -205,11 +217,13 @@ async def open_store(
         credentials: The files with which this process proves who it is.
 
     Raises:
-        ClusterNotFound: There is no cluster, and ``create`` is false or ``cluster`` is given.
+        ClusterNotFound: There is no cluster, and ``create`` is false or ``cluster`` is given. Or a
+            ``sqlite:`` URI leads to a directory.
         WrongCluster: The store does not belong to the cluster with the id ``cluster``.
         MetadataCorrupt: The cluster's id is damaged.
         LedgerLogError: Opening the store failed; see ``open_sqlite_store`` and ``open_zookeeper_store``.
     """
+    refuse_directory(uri)
     async with AsyncExitStack() as stack:
         try:
             # A caller that knows the cluster's id expects the cluster to exist, so do not make another one.
@@ -254,8 +268,10 @@ async def make_cluster_at(
 
     Raises:
         InvalidArgument: ``access`` is given, and the URI or the credentials have no use for it.
+        ClusterNotFound: A ``sqlite:`` URI leads to a directory.
         LedgerLogError: As for ``open_store``.
     """
+    refuse_directory(uri)
     is_secure = _is_secure(uri, credentials)
     if not is_secure and access is not None:
         raise InvalidArgument(
@@ -359,8 +375,10 @@ async def restore_at(
         StorageCorrupt, IncompatibleVersion: The backup is damaged, or of a newer format. Nothing was changed.
         PermissionDenied: The store was empty, and this process may not set the access list of its chroot.
             Only another restore can use the store.
+        ClusterNotFound: A ``sqlite:`` URI leads to a directory.
         LedgerLogError: As for ``restore`` and for opening the store.
     """
+    refuse_directory(uri)
     backup = open_backup(path)
 
     async def secure() -> None:

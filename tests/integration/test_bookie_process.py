@@ -706,3 +706,7 @@ async def test_a_bookie_is_not_started_where_there_is_no_cluster(tmp_path: Path)
     assert f"there is no cluster at sqlite:{place.metadata}" in error
     assert f"'ledgerlog metadata init --uri sqlite:{place.metadata}'" in error
     assert not os.listdir(tmp_path), "nothing was made"
+    place.metadata.mkdir()
+    code, error = await place.run("--id", "b1")
+    assert code == 1
+    assert f"{place.metadata} is a directory, and it has no metadata.sqlite" in error

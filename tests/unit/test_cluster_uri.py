@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerlog.cluster import connect
 from ledgerlog.errors import ClusterNotFound, InvalidArgument
 from ledgerlog.meta.uri import (
     ClusterUri,
@@ -15,8 +17,10 @@ from ledgerlog.meta.uri import (
     MemoryUri,
     SqliteUri,
     ZooKeeperUri,
+    make_cluster_at,
     open_store,
     parse_uri,
+    restore_at,
 )
 from tests.zookeepers import new_chroot
 
@@ -138,6 +142,28 @@ async def test_no_store_is_made_in_the_place_of_a_cluster_that_is_known(tmp_path
         async with open_store(SqliteUri(str(path)), create=True, cluster="that-of-yesterday"):
             pass
     assert not path.exists()
+
+
+@pytest.mark.parametrize("create", [False, True])
+async def test_a_directory_in_place_of_its_file_is_no_cluster(tmp_path: Path, create: bool) -> None:
+    async with open_store(FileUri(str(tmp_path / "cluster")), create=True):
+        pass
+    for place, words in (
+        (tmp_path / "cluster", f"write sqlite:{tmp_path}/cluster/metadata.sqlite"),
+        (tmp_path, "and it has no metadata.sqlite"),
+    ):
+        with pytest.raises(ClusterNotFound, match=f"{place} is a directory, {words}"):
+            async with connect(f"sqlite:{place}", create=create):
+                pass
+    assert os.listdir(tmp_path) == ["cluster"], "no secret is made beside it"
+
+
+async def test_no_cluster_is_made_or_restored_in_place_of_a_directory(tmp_path: Path) -> None:
+    uri = SqliteUri(str(tmp_path))
+    with pytest.raises(ClusterNotFound, match="is a directory"):
+        await make_cluster_at(uri)
+    with pytest.raises(ClusterNotFound, match="is a directory"):
+        await restore_at(uri, str(tmp_path / "backup"), now_ms=0)
 
 
 @pytest.mark.processes
