@@ -155,7 +155,7 @@ class Election:
         listen: ListenAddress | None = None,
     ) -> None:
         self._client = client
-        self._name = check_log_name(name)
+        self._name = check_log_name(name, "the name of an election")
         self._candidate = (
             f"candidate-{client.environment.new_token().hex()[:12]}"
             if candidate is None

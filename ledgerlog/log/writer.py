@@ -554,14 +554,16 @@ class LogWriter:
             InvalidArgument: The log has no deduplication, or the producer or the sequence is missing or
                 malformed.
         """
+        if sequence is None:
+            raise InvalidArgument("a record with a producer needs a sequence")
         producers = self._core.producers
         if producers is None:
             raise InvalidArgument(
                 f"log {self._name!r}: a sequence needs deduplication; enter log.writer(dedupe=True)"
             )
         producer_id = self._producer if producer is None else producer
-        if producer_id is None or sequence is None:
-            raise InvalidArgument("a numbered record has a producer and a sequence")
+        if producer_id is None:
+            raise InvalidArgument("a record with a sequence needs a producer")
         if not isinstance(producer_id, str) or producer_id not in producers:
             check_producer_id(producer_id)
         return producer_id, check_sequence(sequence, count)

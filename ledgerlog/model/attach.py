@@ -26,7 +26,6 @@ from typing import Self
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -41,13 +40,7 @@ RUNS_KEPT = 64
 
 def check_splicer(value: str) -> str:
     """Return ``value`` if it can name a producer, by the rules for logs; else raise InvalidArgument."""
-    try:
-        return check_log_name(value)
-    except InvalidArgument:
-        raise InvalidArgument(
-            f"{value!r} is not the name of a producer: 1 to 255 letters, digits and . _ - /, starting with a "
-            "letter, digit or _, without empty components"
-        ) from None
+    return check_log_name(value, "the name of a producer")
 
 
 @attrs.frozen(kw_only=True)

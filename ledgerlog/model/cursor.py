@@ -18,7 +18,6 @@ from typing import Self
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import CURSOR_PROPERTIES_BYTES_MAX, LEDGER_ID_MAX
 from ledgerlog.model.checks import checked_properties
 from ledgerlog.model.codec import decode_record_untrusted, encode_record, kept_unknown
@@ -33,13 +32,7 @@ _FORMAT = 1
 
 def check_cursor_name(value: str) -> str:
     """Return ``value`` if it is well-formed, by the rules for names of logs; else raise InvalidArgument."""
-    try:
-        return check_log_name(value)
-    except InvalidArgument:
-        raise InvalidArgument(
-            f"{value!r} is not the name of a cursor: 1 to 255 letters, digits and . _ - /, "
-            "starting with a letter, digit or _, without empty components"
-        ) from None
+    return check_log_name(value, "the name of a cursor")
 
 
 def check_cursor_properties(properties: Mapping[str, str]) -> dict[str, str]:

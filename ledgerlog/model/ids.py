@@ -37,11 +37,14 @@ def check_bookie_id(value: str) -> BookieId:
     return value
 
 
-def check_log_name(value: str) -> str:
-    """Return ``value`` if it is a well-formed log name; else raise InvalidArgument."""
+def check_log_name(value: str, what: str = "a log name") -> str:
+    """Return ``value`` if it is a well-formed log name; else raise InvalidArgument.
+
+    Other things have names by the same rules. For these, ``what`` says what ``value`` should be.
+    """
     if not isinstance(value, str) or not _LOG_NAME.match(value) or "//" in value or value.endswith("/"):
         raise InvalidArgument(
-            f"{_quoted(value)} is not a log name: 1 to 255 letters, digits and . _ - /, "
+            f"{_quoted(value)} is not {what}: 1 to 255 letters, digits and . _ - /, "
             "starting with a letter, digit or _, without empty components"
         )
     return value

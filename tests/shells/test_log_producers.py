@@ -128,6 +128,16 @@ async def test_a_leader_who_does_not_ask_for_it_keeps_the_table(world: World, lo
     assert await contents(world) == [b"a", b"x", b"y", b"a"]
 
 
+@pytest.mark.parametrize("dedupe", [False, True])
+async def test_a_record_with_a_producer_needs_a_sequence(world: World, log: Log, dedupe: bool) -> None:
+    async with log.writer(dedupe=dedupe) as writer:
+        for append in (writer.append, writer.submit):
+            with pytest.raises(InvalidArgument, match="a record with a producer needs a sequence"):
+                await append(b"a", producer="p")
+        with pytest.raises(InvalidArgument, match="needs a producer" if dedupe else "needs deduplication"):
+            await writer.append(b"a", sequence=1)
+
+
 async def test_the_table_outlives_the_records_that_were_truncated(world: World, log: Log) -> None:
     async with log.writer(producer="p") as writer:
         await writer.append_many([b"a", b"b", b"c"], sequence=1)

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerlog.cluster import connect
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.model import layout
+from ledgerlog.model.attach import check_splicer
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.codec import encode_record
+from ledgerlog.model.cursor import check_cursor_name
 from ledgerlog.model.ids import Position, check_bookie_id, check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 
@@ -53,6 +56,16 @@ def test_log_names(value: str) -> None:
 def test_what_is_no_log_name(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="is not a log name"):
         check_log_name(value)
+
+
+async def test_a_name_that_is_refused_is_told_by_what_it_should_name() -> None:
+    with pytest.raises(InvalidArgument, match="'a b' is not the name of a cursor: 1 to 255 letters"):
+        check_cursor_name("a b")
+    with pytest.raises(InvalidArgument, match="'a b' is not the name of a producer: 1 to 255 letters"):
+        check_splicer("a b")
+    async with connect("memory:") as cluster:
+        with pytest.raises(InvalidArgument, match="'a b' is not the name of an election: 1 to 255 letters"):
+            cluster.election("a b")
 
 
 def test_ledger_ids() -> None:
