@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ledgerlog.election.election import Election
-from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.ledger.environment import Environment
@@ -22,6 +21,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
 from ledgerlog.metrics.client import client_measurements, session_measurements
 from ledgerlog.metrics.families import MetricSample, samples
+from ledgerlog.model.checks import check_kind, check_positive
 from ledgerlog.model.credentials import TLS, Credentials, FilePath
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
@@ -349,8 +349,9 @@ async def open_cluster(
 ) -> AsyncIterator[Cluster]:
     """Connect like ``connect``, but with exactly these credentials: the environment is not used."""
     refuse_other_loops("ledgerlog.connect")
-    if not append_deadline_s > 0:
-        raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
+    check_positive(append_deadline_s, "append_deadline_s")
+    if default_replication is not None:
+        check_kind(default_replication, Replication, "default_replication", "a ledgerlog.Replication or None")
     parsed = parse_uri(uri)
     environment = Environment()
     if isinstance(parsed, MemoryUri | FileUri):

@@ -23,10 +23,20 @@ from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log import writer as log_writer
 from ledgerlog.log.lane import AppendLane, OutsideAppend
 from ledgerlog.model.attributes import Attributes, HeadersLike, attributes_of
+from ledgerlog.model.checks import check_kind
 from ledgerlog.model.record import Ack
 from ledgerlog.redact import redact
 
-__all__ = ["AioCluster", "AioEntered", "AioFace", "AioLedger", "AioTerm", "AioWriter", "LeadershipEntered"]
+__all__ = [
+    "AioCluster",
+    "AioEntered",
+    "AioFace",
+    "AioLedger",
+    "AioTerm",
+    "AioWriter",
+    "LeadershipEntered",
+    "inner_of",
+]
 
 A = TypeVar("A")
 F = TypeVar("F")
@@ -46,6 +56,12 @@ class AioFace(Generic[A]):
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()
         return await self._portal.run(work)
+
+
+def inner_of(face: AioFace[A], what: str) -> A:
+    """Return the inner object of an argument. Raise InvalidArgument if it is no object of this API."""
+    check_kind(face, AioFace, what, "an object of ledgerlog.aio", api="ledgerlog.aio")
+    return face._inner
 
 
 class AioEntered(Generic[A, F]):

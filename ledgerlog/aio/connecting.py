@@ -11,6 +11,7 @@ from ledgerlog.aio.bridge import Bridge
 from ledgerlog.aio.faces import Cluster
 from ledgerlog.limits import APPEND_DEADLINE_S
 from ledgerlog.loops import refuse_outside_of_asyncio
+from ledgerlog.model.checks import check_kind
 from ledgerlog.model.credentials import TLS, FilePath
 from ledgerlog.model.quorum import Replication
 
@@ -55,6 +56,7 @@ async def connect(
     first. If the body is cancelled, they end at once, and the next leader recovers the ledgers.
     """
     refuse_outside_of_asyncio("ledgerlog.aio.connect")
+    check_kind(guest, bool, "guest", "True or False")
     manager = cluster.connect(
         uri,
         default_replication=default_replication,

@@ -16,6 +16,7 @@ from ledgerlog.aio.base import (
     AioTerm,
     AioWriter,
     LeadershipEntered,
+    inner_of,
 )
 from ledgerlog.aio.reading import AioEntries, AioRecords
 from ledgerlog.aio.replicas import AioReplica, M
@@ -385,7 +386,8 @@ class Log(AioFace[AsyncLog]):
             A context manager. Entering it gives you the ``Campaign``, at once: it does not wait for the lead.
 
         Raises:
-            InvalidArgument: An argument is out of range. Raised by the call itself.
+            InvalidArgument: An argument is out of range, or ``election`` is not an election of this
+                API. Raised by the call itself.
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in
                 the log.
             LostLeadership: Leaving: records that were still on their way are not in the log.
@@ -402,7 +404,7 @@ class Log(AioFace[AsyncLog]):
         return AioEntered(
             self._portal,
             self._inner.lead(
-                election._inner,
+                inner_of(election, "election"),
                 producer=producer,
                 dedupe=dedupe,
                 window=window,
@@ -1674,7 +1676,8 @@ class Replica(AioReplica[M]):
 
     Raises:
         InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, ``truncate`` is set
-            without ``snapshots``, or ``machine`` is no object with the methods of ``StateMachine``.
+            without ``snapshots``, or ``machine`` is no object with the methods of ``StateMachine``. Or
+            another argument is no object of its class.
 
     Example:
         ```python

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Generic, Literal, Self, TypeVar
 
 from ledgerlog import cluster
-from ledgerlog.aio.base import AioFace
+from ledgerlog.aio.base import AioFace, inner_of
 from ledgerlog.aio.bridge import Bridge, HeldContext
 from ledgerlog.election import election as elections
 from ledgerlog.limits import REPLICA_SNAPSHOT_RECORDS
@@ -42,7 +42,7 @@ class LedgerSnapshots(snapshots.LedgerSnapshots):
     """
 
     def __init__(self, cluster: AioFace[cluster.Cluster], *, replication: Replication | None = None) -> None:
-        super().__init__(cluster._inner, replication=replication)
+        super().__init__(inner_of(cluster, "cluster"), replication=replication)
 
 
 class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
@@ -61,9 +61,9 @@ class AioReplica(AioFace[replica.Replica[M]], Generic[M]):
         truncate: bool | None = None,
     ) -> None:
         inner = replica.Replica(
-            log._inner,
+            inner_of(log, "log"),
             machine,
-            election=None if election is None else election._inner,
+            election=None if election is None else inner_of(election, "election"),
             snapshots=snapshots,
             leads=leads,
             snapshot_every=snapshot_every,

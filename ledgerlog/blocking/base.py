@@ -14,9 +14,10 @@ from typing import Generic, Self, TypeVar
 from ledgerlog import cluster
 from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.ledger import writer
+from ledgerlog.model.checks import check_kind
 from ledgerlog.redact import redact
 
-__all__ = ["ConnectedFace", "Entered", "Face", "HeldLedger"]
+__all__ = ["ConnectedFace", "Entered", "Face", "HeldLedger", "inner_of"]
 
 A = TypeVar("A")
 F = TypeVar("F")
@@ -36,6 +37,12 @@ class Face(Generic[A]):
     def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()
         return self._portal.run(work)
+
+
+def inner_of(face: Face[A], what: str) -> A:
+    """Return the inner object of an argument. Raise InvalidArgument if it is no object of this API."""
+    check_kind(face, Face, what, "an object of ledgerlog.blocking", api="ledgerlog.blocking")
+    return face._inner
 
 
 class Entered(Generic[A, F]):

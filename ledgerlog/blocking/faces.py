@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal
 
-from ledgerlog.blocking.base import ConnectedFace, Entered, Face, HeldLedger
+from ledgerlog.blocking.base import ConnectedFace, Entered, Face, HeldLedger, inner_of
 from ledgerlog.blocking.reading import EntriesFace, RecordsFace
 from ledgerlog.crossing.fetching import fetch
 from ledgerlog.crossing.loop import making
@@ -370,7 +370,8 @@ class Log(Face[AsyncLog]):
             A context manager. Entering it gives you the ``Campaign``, at once: it does not wait for the lead.
 
         Raises:
-            InvalidArgument: An argument is out of range. Raised by the call itself.
+            InvalidArgument: An argument is out of range, or ``election`` is not an election of this
+                API. Raised by the call itself.
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in
                 the log.
             LostLeadership: Leaving: records that were still on their way are not in the log.
@@ -387,7 +388,7 @@ class Log(Face[AsyncLog]):
         return Entered(
             self._portal,
             self._inner.lead(
-                election._inner,
+                inner_of(election, "election"),
                 producer=producer,
                 dedupe=dedupe,
                 window=window,

@@ -12,6 +12,7 @@ from ledgerlog.blocking.base import Face
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.crossing.fetching import Fetched
 from ledgerlog.crossing.place import ReadingPlace
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger import reader
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
 from ledgerlog.model.record import Record, RecordBatch
@@ -48,7 +49,13 @@ class RecordsFace(Face[Fetched]):
 
         Returns:
             The record. None at the end of the iteration, or if no record came in time.
+
+        Raises:
+            InvalidArgument: ``timeout_s`` is negative or no number.
+            LedgerLogError: As for ``ledgerlog.LogReader``.
         """
+        if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s >= 0):
+            raise InvalidArgument(f"timeout_s must be None or 0 and more seconds, not {timeout_s!r}")
         for record in self._place.records:
             self._place.next_offset = record.offset + 1
             return record

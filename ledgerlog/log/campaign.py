@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import trio
 
@@ -47,6 +47,7 @@ class LeadTerm(Protocol):
     def why(self) -> str | None: ...
 
 
+@runtime_checkable
 class LeadElection(NamesLeader, Protocol):
     """An election, as ``Cluster.election`` returns it."""
 

@@ -44,6 +44,7 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.snapshot_list import delete_snapshots
 from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, recover, seal
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.checks import check_kind
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ids import check_offset
 from ledgerlog.model.log import LogMetadata, check_properties
@@ -247,7 +248,8 @@ class Log:
             A context manager. Entering it gives you the ``Campaign``, at once: it does not wait for the lead.
 
         Raises:
-            InvalidArgument: An argument is out of range. Raised by the call itself.
+            InvalidArgument: An argument is out of range, or ``election`` is not an election of this API.
+                Raised by the call itself.
             AppendUnknown: Leaving: at least one record that was still on its way may or may not be in the
                 log.
             LostLeadership: Leaving: records that were still on their way are not in the log.
@@ -262,6 +264,7 @@ class Log:
                 await campaign.append(b"order 17 was paid")  # NotLeader if another process leads now
             ```
         """
+        check_kind(election, LeadElection, "election", "a ledgerlog.Election")
         options = _writer_options(
             producer=producer,
             dedupe=dedupe,

@@ -79,6 +79,7 @@ from ledgerlog.machine.leading import Leading, catch_up
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.snapshot_manager import SnapshotManager
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
+from ledgerlog.model.checks import check_kind
 from ledgerlog.model.command import (
     REQUEST_ID_BYTES_MAX,
     CommandOutcome,
@@ -143,7 +144,8 @@ class Replica(Generic[M]):
 
     Raises:
         InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, ``truncate`` is set without
-            ``snapshots``, or ``machine`` is no object with the methods of ``StateMachine``.
+            ``snapshots``, or ``machine`` is no object with the methods of ``StateMachine``. Or another
+            argument is no object of its class.
 
     Example:
         ```python
@@ -171,6 +173,13 @@ class Replica(Generic[M]):
         snapshots_kept: int = 2,
         truncate: bool | None = None,
     ) -> None:
+        check_kind(log, Log, "log", "a ledgerlog.Log")
+        if election is not None:
+            check_kind(election, Election, "election", "a ledgerlog.Election or None")
+        if snapshots is not None and not isinstance(snapshots, SnapshotStore):
+            raise InvalidArgument(
+                f"snapshots must be a store such as ledgerlog.LedgerSnapshots(cluster), not {snapshots!r}"
+            )
         if snapshot_every < 1 or snapshots_kept < 1:
             raise InvalidArgument("snapshot_every and snapshots_kept are at least 1")
         if truncate and snapshots is None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 import trio
@@ -37,6 +37,7 @@ from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageCorrupt, Sto
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import KIB, REPLICA_SNAPSHOT_BYTES_MAX
 from ledgerlog.log.snapshot_list import SnapshotList
+from ledgerlog.model.checks import check_kind
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
 
@@ -61,6 +62,7 @@ class SnapshotInfo:
     """Where the snapshot is, for example a file name or a ledger. Only the store uses this text."""
 
 
+@runtime_checkable
 class SnapshotStore(Protocol):
     """Keeps snapshots of logs. Methods raise LedgerLogError if the store fails."""
 
@@ -146,6 +148,7 @@ def within_limit(stream: Iterable[bytes]) -> Iterator[bytes]:
         yield piece
 
 
+@runtime_checkable
 class HasClient(Protocol):
     """An object with a client of a cluster, for example ``ledgerlog.Cluster``."""
 
@@ -163,9 +166,13 @@ class LedgerSnapshots:
     Args:
         cluster: The cluster.
         replication: The replication of the ledgers. None: the cluster's default.
+
+    Raises:
+        InvalidArgument: ``cluster`` is no cluster of this API.
     """
 
     def __init__(self, cluster: HasClient, *, replication: Replication | None = None) -> None:
+        check_kind(cluster, HasClient, "cluster", "a ledgerlog.Cluster")
         self._client = cluster.client
         self._replication = replication
 

@@ -1,4 +1,4 @@
-"""Checks in the constructors of metadata records.
+"""Checks in the constructors of metadata records, and of the arguments of users.
 
 If our own code makes a record that breaks a rule, that is a bug. If a decoder makes one from bytes, the bytes
 are damaged. Both use the same constructors. So the constructors check the rules with ``require``, which
@@ -24,8 +24,39 @@ def require(holds: bool, rule: str) -> None:
 
 def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """An attrs validator: a number must be above 0. InvalidArgument names the class and the field."""
+    check_positive(value, f"{type(instance).__name__}.{attribute.name}")
+
+
+def check_positive(value: object, what: str) -> None:
+    """Raise InvalidArgument unless ``value`` is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
+        raise InvalidArgument(f"{what} must be positive, not {value!r}")
+
+
+def check_kind(value: object, kind: type[Any], what: str, name: str, *, api: str = "ledgerlog") -> None:
+    """Check that an argument is an object of a class.
+
+    The three APIs (``ledgerlog``, ``ledgerlog.aio`` and ``ledgerlog.blocking``) have classes with the same
+    names. If the argument is an object of another API, the error says so.
+
+    Args:
+        value: The argument.
+        kind: The class, or a protocol that may be checked at run time.
+        what: The name of the argument.
+        name: The class in words, for example "a ledgerlog.Log".
+        api: The API to which the argument must belong.
+
+    Raises:
+        InvalidArgument: It is no such object.
+    """
+    package, _, rest = type(value).__module__.partition(".")
+    if package == "ledgerlog":
+        part = rest.partition(".")[0]
+        theirs = f"ledgerlog.{part}" if part in ("aio", "blocking") else "ledgerlog"
+        if theirs != api:
+            raise InvalidArgument(f"{what} is of {theirs}: use the one of {api}")
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{what} must be {name}, not {value!r:.300}")
 
 
 def utf8_size(text: str) -> int:

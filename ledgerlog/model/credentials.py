@@ -23,6 +23,7 @@ from typing import Protocol
 import attrs
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.checks import check_kind
 
 __all__ = [
     "CREDENTIAL_VARIABLES",
@@ -124,13 +125,16 @@ class Credentials:
             zk_auth_file: The file of the credentials for ZooKeeper.
 
         Raises:
-            InvalidArgument: A value is not a path, or the environment names only some of the three TLS files.
+            InvalidArgument: ``tls`` is not a TLS, or another value is not a path. Or the environment names
+                only some of the three TLS files.
         """
 
         def found(variable: str) -> str | None:
             return environment.get(variable) or None
 
-        if tls is None:
+        if tls is not None:
+            check_kind(tls, TLS, "tls", "a ledgerlog.TLS or None")
+        else:
             tls = tls_given(**{name: found(variable) for name, variable in TLS_VARIABLES.items()})
         return cls(
             tls=tls,

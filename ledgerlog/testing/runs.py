@@ -13,6 +13,7 @@ from typing import TypeVar
 from bookie.storage.engine.config import StorageConfig
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.checks import check_kind
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.cluster import (
     SMALL_STORAGE,
@@ -158,10 +159,12 @@ def simulate(
         SimulatedTimeExceeded: The run took more than 24 simulated hours.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
         InvalidArgument: The seed draws no faults with the numbers ``only``, or ``faults.spare`` names a
-            process that never existed.
+            process that never existed. Or ``faults`` are no DrawnFaults.
         Exception: ``scenario`` raised it. Its notes name the seed, the last events, the drawn faults that
             came before the failure, in order, and the faults that the run needs to fail.
     """
+    if faults is not None:
+        check_kind(faults, DrawnFaults, "faults", "a ledgerlog.testing.DrawnFaults or None")
     trouble: RunningFaults | None = None
 
     async def main(simulation: Simulation, only: Collection[int] | None) -> T:

@@ -145,7 +145,7 @@ def test_each_kind_of_member_becomes_one_of_the_face(monkeypatch: pytest.MonkeyP
         "from collections.abc import Mapping\n"
         "from contextlib import AbstractContextManager\n\n"
         "from sea.port import Port\n"
-        "from sea.quay_base import Entered, Face\n"
+        "from sea.quay_base import Entered, Face, inner_of\n"
         "from sea.ship import LIMIT\n"
         "from sea.ship import Mate as AsyncMate\n"
         "from sea.ship import Ship as AsyncShip\n\n"
@@ -175,7 +175,10 @@ def test_each_kind_of_member_becomes_one_of_the_face(monkeypatch: pytest.MonkeyP
         "        return Entered(self._portal, self._inner.sail(far=far), Mate)\n\n"
         "    def hail(self, first: Mate, *, then: Mate) -> None:\n"
         '        """Call them."""\n'
-        "        self._run(lambda: self._inner.hail(first._inner, then=then._inner))\n\n\n"
+        "        self._run(\n"
+        "            lambda: self._inner.hail(\n"
+        '                inner_of(first, "first"), then=inner_of(then, "then")\n'
+        "            )\n        )\n\n\n"
         "class Mate(Face[AsyncMate]):\n"
         '    """One."""\n\n'
         "    def shout(self) -> bytes:\n"

@@ -252,6 +252,8 @@ class _Face:
         if node.returns is None or decorators not in ([], ["property"]):
             raise Undecided(f"{what} has no annotation, or a decorator that means nothing here")
         is_awaited = isinstance(node, ast.AsyncFunctionDef)
+        if faces:
+            self._import(f"{self._plan.support}:inner_of")
         value, passed = f"self._inner.{name}", _passed(node, what, faces)
         if name in mirror.calls:
             value = f"{self._await}self.{mirror.calls[name]}({passed})"
@@ -406,7 +408,7 @@ def _passed(node: Function, what: str, faces: frozenset[str]) -> str:
         raise Undecided(f"{what} takes any number of arguments, or some without a name")
 
     def value(name: str) -> str:
-        return f"{name}._inner" if name in faces else name
+        return f"inner_of({name}, '{name}')" if name in faces else name
 
     names = [value(each.arg) for each in arguments.args[1:]]
     return ", ".join([*names, *(f"{each.arg}={value(each.arg)}" for each in arguments.kwonlyargs)])
