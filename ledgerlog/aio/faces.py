@@ -1236,8 +1236,9 @@ class Submission(AioFace[AsyncSubmission]):
 class LogReader(AioRecords):
     """The records of a log, as an async iterator. Enter ``Log.read`` to get one.
 
-    One task at a time may use it. Iterating gives ``Record`` objects; ``batches`` gives the same
-    records by the batch.
+    One task at a time may use it. If another task calls it meanwhile, that call raises InvalidArgument
+    and changes nothing. Iterating gives ``Record`` objects; ``batches`` gives the same records by the
+    batch.
 
     Offsets grow by one from record to record, except where compaction of the archive has removed
     records, and at a gap of lost records.
@@ -1266,10 +1267,12 @@ class LogReader(AioRecords):
     - ArchiveSupportMissing: the records are in an archive, and the packages that read it are not
       installed.
     - ConnectionClosed: the ``async with`` was left.
+    - InvalidArgument: another task waits for a record of this reader. The reader continues.
 
-    After any error but RecordsLost the reader has ended, and iterating raises the same error again.
-    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``.
-    After a loss of records that you have read, start at the offset that the error names."""
+    After any error but RecordsLost and InvalidArgument the reader has ended, and iterating raises the
+    same error again. Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from
+    ``next_offset``. After a loss of records that you have read, start at the offset that the error
+    names."""
 
 
 class Ledgers(AioFace[AsyncLedgers]):

@@ -1,7 +1,7 @@
 """Reading in asyncio: async iterators over the results of the library's readers.
 
-Use a reader in one task at a time. ``crossing.fetching`` fetches ahead, so most records have arrived already
-when you ask for them.
+A reader is for one task at a time: while a call is under way, another one is refused. ``crossing.fetching``
+fetches ahead, so most records have arrived already when you ask for them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ledgerlog.crossing.fetching import Fetched
 from ledgerlog.crossing.place import ReadingPlace
 from ledgerlog.ledger import reader
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
+from ledgerlog.log.reader import Batches, in_use
 from ledgerlog.model.record import Record, RecordBatch
 
 __all__ = ["AioEntries", "AioRecords"]
@@ -26,6 +27,7 @@ class AioRecords(AioFace[Fetched]):
     def __init__(self, portal: Bridge, inner: Fetched) -> None:
         super().__init__(portal, inner)
         self._place = ReadingPlace(inner.next_offset)
+        self._is_in_use = False
 
     @property
     def next_offset(self) -> int:
@@ -46,22 +48,29 @@ class AioRecords(AioFace[Fetched]):
                 raise StopAsyncIteration
             place.begin(batch)
 
-    async def batches(self) -> AsyncIterator[RecordBatch]:
+    def batches(self) -> AsyncIterator[RecordBatch]:
         """Iterate by batches, for replay. If you mix this with iterating by records, each of them continues
         where the other stopped."""
-        while True:
-            batch = self._place.take_rest()
-            if batch is None:
-                batch = await self._take()
-            if batch is None:
-                return
+        return Batches(self)
+
+    async def _next_batch(self) -> RecordBatch | None:
+        batch = self._place.take_rest()
+        if batch is None:
+            batch = await self._take()
+        if batch is not None:
             self._place.next_offset = batch.end_offset
-            yield batch
+        return batch
 
     async def _take(self) -> RecordBatch | None:
+        if self._is_in_use:
+            raise in_use()
         place = self._place
-        if place.is_empty:
-            place.on_received(await self._run(partial(self._inner.take, place.received)))
+        self._is_in_use = True
+        try:
+            if place.is_empty:
+                place.on_received(await self._run(partial(self._inner.take, place.received)))
+        finally:
+            self._is_in_use = False
         return place.take()
 
 

@@ -1216,7 +1216,8 @@ class Submission(Face[AsyncSubmission]):
 class LogReader(RecordsFace):
     """The records of a log, as an iterator. Enter ``Log.read`` to get one.
 
-    One thread at a time may use it. Iterating gives ``Record`` objects; ``batches`` gives the same
+    One thread at a time may use it. If another thread calls it meanwhile, that call raises
+    InvalidArgument and changes nothing. Iterating gives ``Record`` objects; ``batches`` gives the same
     records by the batch.
 
     Offsets grow by one from record to record, except where compaction of the archive has removed
@@ -1246,10 +1247,12 @@ class LogReader(RecordsFace):
     - ArchiveSupportMissing: the records are in an archive, and the packages that read it are not
       installed.
     - ConnectionClosed: the ``with`` was left.
+    - InvalidArgument: another thread waits for a record of this reader. The reader continues.
 
-    After any error but RecordsLost the reader has ended, and iterating raises the same error again.
-    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``.
-    After a loss of records that you have read, start at the offset that the error names."""
+    After any error but RecordsLost and InvalidArgument the reader has ended, and iterating raises the
+    same error again. Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from
+    ``next_offset``. After a loss of records that you have read, start at the offset that the error
+    names."""
 
 
 class Ledgers(Face[AsyncLedgers]):

@@ -1,12 +1,14 @@
 """Reading without ``await``: iterators over the results of asynchronous readers.
 
-A reader is for one thread at a time. ``crossing.fetching`` fetches ahead for it.
+A reader is for one thread at a time: while a call is under way, a call of another thread is refused.
+``crossing.fetching`` fetches ahead for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from threading import get_ident
 
 from ledgerlog.blocking.base import Face
 from ledgerlog.blocking.portal import Portal
@@ -15,6 +17,7 @@ from ledgerlog.crossing.place import ReadingPlace
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.ledger import reader
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
+from ledgerlog.log.reader import in_use
 from ledgerlog.model.record import Record, RecordBatch
 
 __all__ = ["EntriesFace", "RecordsFace"]
@@ -26,6 +29,9 @@ class RecordsFace(Face[Fetched]):
     def __init__(self, portal: Portal, inner: Fetched) -> None:
         super().__init__(portal, inner)
         self._place = ReadingPlace(inner.next_offset)
+        self._user: dict[str, int] = {}
+        """The thread whose call is under way. ``setdefault`` enters one thread only, whatever the threads do.
+        If an interruption comes just after that, the thread stays entered, and its next call clears it."""
 
     @property
     def next_offset(self) -> int:
@@ -56,25 +62,43 @@ class RecordsFace(Face[Fetched]):
         """
         if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s >= 0):
             raise InvalidArgument(f"timeout_s must be None or 0 and more seconds, not {timeout_s!r}")
-        for record in self._place.records:
-            self._place.next_offset = record.offset + 1
-            return record
-        batch = self._take(timeout_s)
-        if batch is None:
-            return None
-        self._place.begin(batch)
-        return self.next()
+        thread = get_ident()
+        if self._user.setdefault("thread", thread) != thread:
+            raise self._in_use()
+        try:
+            place = self._place
+            while True:
+                for record in place.records:
+                    place.next_offset = record.offset + 1
+                    return record
+                batch = self._take(timeout_s)
+                if batch is None:
+                    return None
+                place.begin(batch)
+        finally:
+            self._user.clear()
 
     def batches(self) -> Iterator[RecordBatch]:
         """Iterate by batches, for replay. Both ways of iterating share one place in the log."""
-        while True:
+        return iter(self._next_batch, None)
+
+    def _next_batch(self) -> RecordBatch | None:
+        thread = get_ident()
+        if self._user.setdefault("thread", thread) != thread:
+            raise self._in_use()
+        try:
             batch = self._place.take_rest()
             if batch is None:
                 batch = self._take(None)
-            if batch is None:
-                return
-            self._place.next_offset = batch.end_offset
-            yield batch
+            if batch is not None:
+                self._place.next_offset = batch.end_offset
+            return batch
+        finally:
+            self._user.clear()
+
+    def _in_use(self) -> InvalidArgument:
+        self._portal.check()  # In a forked child, the call of a thread of the parent never ends.
+        return in_use()
 
     def _take(self, timeout_s: float | None) -> RecordBatch | None:
         place = self._place

@@ -46,7 +46,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 import trio
 
@@ -87,7 +87,7 @@ from ledgerlog.model.record import Record, RecordBatch, milliseconds
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.wire.records import EntryHeader, decode_entry
 
-__all__ = ["Batches", "LogReader", "Start", "check_start", "open_reader"]
+__all__ = ["Batches", "LogReader", "Start", "check_start", "in_use", "open_reader"]
 
 Start = int | Position | datetime | Literal["earliest", "latest"]
 """Where reading begins: an offset, a position, a time, the first record or the tail. See ``Log.read``."""
@@ -114,6 +114,14 @@ def check_start(start: Start, until: int | None) -> None:
         raise InvalidArgument(f"{until!r} is not an offset to stop at")
 
 
+def in_use() -> InvalidArgument:
+    """Return the error of a call on a reader while another call is under way."""
+    return InvalidArgument(
+        "another call on this reader is under way: a reader is for one task or thread at a time, so open one "
+        "for each"
+    )
+
+
 def _is_offset(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -121,8 +129,8 @@ def _is_offset(value: object) -> bool:
 class LogReader:
     """The records of a log, as an async iterator. Enter ``Log.read`` to get one.
 
-    One task at a time may use it. Iterating gives ``Record`` objects; ``batches`` gives the same records by
-    the batch.
+    One task at a time may use it. If another task calls it meanwhile, that call raises InvalidArgument and
+    changes nothing. Iterating gives ``Record`` objects; ``batches`` gives the same records by the batch.
 
     Offsets grow by one from record to record, except where compaction of the archive has removed records, and
     at a gap of lost records.
@@ -149,10 +157,11 @@ class LogReader:
     - ArchiveCorrupt: the archive file is damaged.
     - ArchiveSupportMissing: the records are in an archive, and the packages that read it are not installed.
     - ConnectionClosed: the ``async with`` was left.
+    - InvalidArgument: another task waits for a record of this reader. The reader continues.
 
-    After any error but RecordsLost the reader has ended, and iterating raises the same error again. Enter
-    ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``. After a loss of
-    records that you have read, start at the offset that the error names.
+    After any error but RecordsLost and InvalidArgument the reader has ended, and iterating raises the same
+    error again. Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from
+    ``next_offset``. After a loss of records that you have read, start at the offset that the error names.
     """
 
     def __init__(
@@ -188,6 +197,7 @@ class LogReader:
         self._failure: LedgerLogError | None = None
         self._batch: RecordBatch | None = None
         self._records = _NO_RECORDS
+        self._is_in_use = False
         self._next_offset = max(first_offset, place.offset)
         self._offset = place.offset
         """The offset of the first record of the next entry to fetch."""
@@ -243,14 +253,20 @@ class LogReader:
 
     async def _take(self) -> RecordBatch | None:
         """Take the next batch from the buffer; None at the end."""
-        while not self._buffer:
-            if self._is_complete:
-                await trio.lowlevel.checkpoint()
-                if self._failure is not None:
-                    raise fresh(self._failure)
-                return None
-            self._filled = trio.Event()
-            await self._filled.wait()
+        if self._is_in_use:
+            raise in_use()
+        self._is_in_use = True
+        try:
+            while not self._buffer:
+                if self._is_complete:
+                    await trio.lowlevel.checkpoint()
+                    if self._failure is not None:
+                        raise fresh(self._failure)
+                    return None
+                self._filled = trio.Event()
+                await self._filled.wait()
+        finally:
+            self._is_in_use = False
         taken, cost = self._buffer.popleft()
         self._buffered_bytes -= cost
         self._taken.set()
@@ -630,10 +646,15 @@ class LogReader:
             raise Truncated(self._metadata.name, self._metadata.first_offset)
 
 
-class Batches:
-    """An async iterator over the batches of a ``LogReader``. ``LogReader.batches`` returns it."""
+class _BatchReader(Protocol):
+    async def _next_batch(self) -> RecordBatch | None: ...
 
-    def __init__(self, reader: LogReader) -> None:
+
+class Batches:
+    """An async iterator over the batches of a ``LogReader``, also of that for asyncio. ``batches`` returns
+    it."""
+
+    def __init__(self, reader: _BatchReader) -> None:
         self._reader = reader
 
     def __aiter__(self) -> Batches:

@@ -188,6 +188,63 @@ def test_nobody_waits_for_a_reader_that_was_left(cluster: blocking.Cluster) -> N
         records.next(timeout_s=PATIENCE_S)
 
 
+def test_threads_that_call_one_reader_lose_and_double_no_record(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    with log.writer() as writer:
+        writer.append_many([b"x"] * 20, atomic=True)
+        writer.append_many([b"x"] * 20, atomic=True)
+
+    def work(together: threading.Barrier, records: blocking.LogReader, found: list[int]) -> None:
+        together.wait()
+        while True:
+            try:
+                record = records.next(timeout_s=PATIENCE_S)
+            except InvalidArgument:
+                continue
+            if record is None:
+                return
+            found.append(record.offset)
+
+    for _ in range(5):
+        found: list[int] = []
+        with log.read() as records:
+            arguments = (threading.Barrier(4), records, found)
+            threads = [threading.Thread(target=work, args=arguments, daemon=True) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+            assert records.next_offset == 40
+        assert sorted(found) == list(range(40))
+
+
+def test_ctrl_c_that_comes_as_a_call_begins_leaves_the_reader_usable(
+    cluster: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = cluster.create_log("log")
+    with log.writer() as writer:
+        writer.append_many([b"a", b"b"])
+
+    class Interrupted(dict[str, int]):
+        def setdefault(self, key: str, default: int = 0) -> int:
+            super().setdefault(key, default)
+            raise KeyboardInterrupt
+
+    with log.read() as records:
+        user = Interrupted()
+        monkeypatch.setattr(records, "_user", user)
+        with pytest.raises(KeyboardInterrupt):
+            next(records)
+        monkeypatch.setattr(records, "_user", dict(user))
+        assert [record.data for record in records] == [b"a", b"b"]
+        found: list[bytes] = []
+        other = threading.Thread(target=lambda: found.extend(record.data for record in records))
+        other.start()
+        other.join(PATIENCE_S)
+        assert found == []
+        assert not records._user
+
+
 def test_many_threads_append_through_one_writer(cluster: blocking.Cluster) -> None:
     log = cluster.create_log("log")
     with log.writer() as writer:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import ModuleType
 from typing import Any, Protocol
@@ -180,15 +180,15 @@ class _Waiting:
             if inspect.iscoroutinefunction(original):
                 return _soon(act)
             found = act()
-            if inspect.isgenerator(found):
-                return _each(found)
+            if isinstance(found, Iterator):
+                return _Each(found)
             returns = str(inspect.signature(original).return_annotation)
             return _entered(found) if returns.startswith("AbstractAsyncContextManager") else _wrapped(found)
 
         return call
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return _each(self._inner)
+        return _Each(iter(self._inner))
 
     async def __anext__(self) -> Any:
         for value in self._inner:
@@ -207,9 +207,19 @@ async def _soon(act: Callable[[], Any]) -> Any:
     return _wrapped(act())
 
 
-async def _each(values: Iterable[Any]) -> AsyncIterator[Any]:
-    for value in values:
-        yield _wrapped(value)
+class _Each:
+    """An iterator that is used like an async one, by several threads at once if the test does so."""
+
+    def __init__(self, values: Iterator[Any]) -> None:
+        self._values = values
+
+    def __aiter__(self) -> _Each:
+        return self
+
+    async def __anext__(self) -> Any:
+        for value in self._values:
+            return _wrapped(value)
+        raise StopAsyncIteration
 
 
 @asynccontextmanager

@@ -295,6 +295,40 @@ async def test_who_follows_sees_what_comes_and_the_end_of_a_sealed_log(face: Fac
 
 
 @on(EVERY)
+async def test_a_reader_refuses_a_second_caller_and_harms_nothing_of_the_first(
+    face: Face, cluster: Any
+) -> None:
+    log = await cluster.create_log("log")
+    async with log.writer() as writer, log.read(follow=True) as records:
+        batches = records.batches()
+
+        async def read_record() -> bytes:
+            return bytes((await anext(records)).data)
+
+        async def read_batch() -> bytes:
+            (record,) = await anext(batches)
+            return bytes(record.data)
+
+        async def call(read: Callable[[], Awaitable[bytes]]) -> bytes | str:
+            try:
+                return await read()
+            except InvalidArgument as refusal:
+                await writer.append(b"a")  # The other call waits for it.
+                return str(refusal)
+
+        for read, other in (
+            (read_record, read_record),
+            (read_batch, read_batch),
+            (read_record, read_batch),
+        ):
+            found = await face.together(lambda read=read: call(read), lambda other=other: call(other))
+            refusal, data = sorted(found, key=lambda each: isinstance(each, bytes))
+            assert data == b"a"
+            assert refusal.startswith("another call on this reader is under way")
+        assert records.next_offset == 3
+
+
+@on(EVERY)
 async def test_what_is_truncated_is_refused_with_the_offset_to_go_on_at(face: Face, cluster: Any) -> None:
     log = await cluster.create_log("log")
     async with log.writer() as writer:

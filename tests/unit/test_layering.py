@@ -408,6 +408,8 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.zookeeper",
         "ledgerlog.blocking.portal",
+        # The number of the thread that calls.
+        "ledgerlog.blocking.reading",
         "ledgerlog.crossing.loop",
         "ledgerlog.spark",
         "bookie.storage",
