@@ -39,6 +39,8 @@ class AioRecords(AioFace[Fetched]):
 
     async def __anext__(self) -> Record:
         place = self._place
+        if self._inner.is_left:
+            place.drop()  # So the next batch is asked for, which raises ConnectionClosed.
         while True:
             for record in place.records:
                 place.next_offset = record.offset + 1
@@ -54,6 +56,8 @@ class AioRecords(AioFace[Fetched]):
         return Batches(self)
 
     async def _next_batch(self) -> RecordBatch | None:
+        if self._inner.is_left:
+            self._place.drop()
         batch = self._place.take_rest()
         if batch is None:
             batch = await self._take()

@@ -67,6 +67,8 @@ class RecordsFace(Face[Fetched]):
             raise self._in_use()
         try:
             place = self._place
+            if self._inner.is_left:
+                place.drop()  # So the next batch is asked for, which raises ConnectionClosed.
             while True:
                 for record in place.records:
                     place.next_offset = record.offset + 1
@@ -87,6 +89,8 @@ class RecordsFace(Face[Fetched]):
         if self._user.setdefault("thread", thread) != thread:
             raise self._in_use()
         try:
+            if self._inner.is_left:
+                self._place.drop()
             batch = self._place.take_rest()
             if batch is None:
                 batch = self._take(None)

@@ -31,6 +31,8 @@ class Fetched:
         self.batches: deque[RecordBatch | RecordsLost] = deque()
         self.bytes = 0
         self.is_complete = False
+        self.is_left = False
+        """Whether the reader was left. It gives no record after that, not even one that has arrived."""
         self.failure: LedgerLogError | None = None
         self.next_offset = 0
         self.given: list[RecordBatch | RecordsLost] = []
@@ -76,6 +78,8 @@ class Fetched:
         ``received`` is the number of answers that the caller has received. If the caller has not received
         the last answer (an interruption lost it), return that answer again. Return an empty list at the end
         of the log, and None if no batch arrived within ``timeout_s``."""
+        if self.is_left:
+            raise ConnectionClosed("the reader was left")
         if received < self.given_count:
             return self.given
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
@@ -106,4 +110,7 @@ async def fetch(manager: AbstractAsyncContextManager[readers.LogReader]) -> Asyn
             await fetched.run(reader)
 
         async with background(run, name="reader outside of the loop"):
-            yield fetched
+            try:
+                yield fetched
+            finally:
+                fetched.is_left = True

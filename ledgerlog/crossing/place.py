@@ -64,6 +64,11 @@ class ReadingPlace:
         """Begin to go through a batch record by record."""
         self._batch, self.records = batch, iter(batch)
 
+    def drop(self) -> None:
+        """Drop all batches, because the reader was left."""
+        self._batch, self.records = None, iter(())
+        self._waiting.clear()
+
     def take_rest(self) -> RecordBatch | None:
         """Take the rest of the batch that was begun; None if nothing is left."""
         begun, self._batch, self.records = self._batch, None, iter(())

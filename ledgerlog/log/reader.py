@@ -275,6 +275,15 @@ class LogReader:
             raise taken
         return taken
 
+    def _leave(self) -> None:
+        """Drop what was fetched: the ``async with`` has ended, and iterating says so."""
+        self._batch, self._records = None, _NO_RECORDS
+        self._buffer.clear()
+        self._failure = self._was_left()
+
+    def _was_left(self) -> ConnectionClosed:
+        return ConnectionClosed(f"the reader of log {self._metadata.name!r} was left")
+
     # --- the task that fetches ----------------------------------------------------------------
 
     async def _fetch(self) -> None:
@@ -284,7 +293,7 @@ class LogReader:
             self._failure = failure
         except BaseException as error:
             if holds_cancellation(error):
-                self._failure = ConnectionClosed(f"the reader of log {self._metadata.name!r} was left")
+                self._failure = self._was_left()
             raise
         finally:
             self._is_complete = True
@@ -712,5 +721,8 @@ async def open_reader(
         )
 
     reader = await registry.look(name, incarnation, look)
-    async with background(reader._fetch, name=f"log reader {name}"):
-        yield reader
+    try:
+        async with background(reader._fetch, name=f"log reader {name}"):
+            yield reader
+    finally:
+        reader._leave()

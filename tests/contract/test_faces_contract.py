@@ -329,6 +329,25 @@ async def test_a_reader_refuses_a_second_caller_and_harms_nothing_of_the_first(
 
 
 @on(EVERY)
+async def test_a_reader_that_was_left_gives_nothing_of_what_it_had_fetched(face: Face, cluster: Any) -> None:
+    log = await cluster.create_log("log")
+    async with log.writer() as writer:
+        for first in (0, 3):
+            await writer.append_many([b"%d" % number for number in range(first, first + 3)], atomic=True)
+    async with log.read() as begun:
+        assert (await anext(begun)).data == b"0"
+    async with log.read() as ended:
+        assert len([record async for record in ended]) == 6
+    for records, next_offset in ((begun, 1), (ended, 6)):
+        for _ in range(2):
+            with pytest.raises(ConnectionClosed):
+                await anext(records)
+            with pytest.raises(ConnectionClosed):
+                await anext(records.batches())
+        assert records.next_offset == next_offset
+
+
+@on(EVERY)
 async def test_what_is_truncated_is_refused_with_the_offset_to_go_on_at(face: Face, cluster: Any) -> None:
     log = await cluster.create_log("log")
     async with log.writer() as writer:
