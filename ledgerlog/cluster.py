@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ledgerlog.election.election import Election
+from ledgerlog.errors import ConnectionClosed
 from ledgerlog.ledger.bookies import BookieDirectory
 from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.ledger.environment import Environment
@@ -229,7 +230,12 @@ class Cluster:
 
         Returns:
             The samples: name, labels and value of each number.
+
+        Raises:
+            ConnectionClosed: The connection is closed.
         """
+        if self._client.sessions.is_over:
+            raise ConnectionClosed("the connection is closed")
         measurements = (*client_measurements(self._client), *session_measurements(self._client.sessions))
         return [sample for measurement in measurements for sample in samples(measurement)]
 

@@ -53,6 +53,9 @@ class AioFace(Generic[A]):
     def _check(self) -> None:
         """If no call is possible, raise the reason. Most inner objects raise it themselves."""
 
+    def _check_open(self) -> None:
+        """The same for a call that any thread may make, because it does not wait."""
+
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()
         return await self._portal.run(work)
@@ -151,6 +154,10 @@ class AioCluster(AioFace[cluster.Cluster]):
 
     def _check(self) -> None:
         self._portal.check()
+        self._held.check()
+
+    def _check_open(self) -> None:
+        self._portal.check_open()
         self._held.check()
 
 

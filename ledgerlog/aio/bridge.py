@@ -204,10 +204,15 @@ class Bridge:
             InvalidArgument: The caller is not in the asyncio loop that connected.
             ConnectionClosed: The connection is closed.
         """
-        if os.getpid() != self._pid:
-            raise WrongProcess(self._pid)
+        self.check_open()
         if asyncio._get_running_loop() is not self._loop:
             raise InvalidArgument("a connection of ledgerlog.aio belongs to the asyncio loop that made it")
+
+    def check_open(self) -> None:
+        """Refuse a call that gets nothing any more, from whatever thread: as ``check``, but without
+        InvalidArgument."""
+        if os.getpid() != self._pid:
+            raise WrongProcess(self._pid)
         if self._is_closed or self._host.is_over:
             raise ConnectionClosed("the connection is closed")
 

@@ -225,7 +225,11 @@ class Cluster(AioCluster):
         into the registry of your program.
 
         Returns:
-            The samples: name, labels and value of each number."""
+            The samples: name, labels and value of each number.
+
+        Raises:
+            ConnectionClosed: The connection is closed."""
+        self._check_open()
         return self._inner.metrics()
 
 
@@ -980,6 +984,7 @@ class LogWriter(AioWriter):
 
     def statistics(self) -> WriterStatistics:
         """Return counts and the current state of the writer. Cheap; not a checkpoint."""
+        self._check_open()
         return self._inner.statistics()
 
     async def append(
@@ -1718,6 +1723,7 @@ class Replica(AioReplica[M]):
 
     def statistics(self) -> ReplicaStatistics:
         """Return counts and the present place of the replica. Cheap; not a checkpoint."""
+        self._check_open()
         return self._inner.statistics()
 
     def new_request_id(self) -> str:
@@ -1729,6 +1735,7 @@ class Replica(AioReplica[M]):
         proposal. So make the id just before you propose the request, and do not propose more than
         ``limits.REPLICA_REQUESTS`` requests or ``limits.REPLICA_RESULTS_BYTES`` of results at the same
         time."""
+        self._check_open()
         return self._inner.new_request_id()
 
     async def propose(self, command: bytes, *, request_id: str | None = None) -> bytes:

@@ -34,6 +34,9 @@ class Face(Generic[A]):
     def _check(self) -> None:
         """Raise the reason if no call is possible. Most inner objects raise it themselves."""
 
+    def _check_open(self) -> None:
+        """The same for a call that any thread may make, because it does not wait."""
+
     def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         self._check()
         return self._portal.run(work)
@@ -83,6 +86,7 @@ class ConnectedFace(Face[cluster.Cluster]):
         self._portal.close()
 
     def __enter__(self) -> Self:
+        self._check()
         return self
 
     def __exit__(
@@ -96,6 +100,10 @@ class ConnectedFace(Face[cluster.Cluster]):
 
     def _check(self) -> None:
         self._portal.check()
+        self._held.check()
+
+    def _check_open(self) -> None:
+        self._portal.check_open()
         self._held.check()
 
 

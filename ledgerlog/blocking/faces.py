@@ -209,7 +209,11 @@ class Cluster(ConnectedFace):
         into the registry of your program.
 
         Returns:
-            The samples: name, labels and value of each number."""
+            The samples: name, labels and value of each number.
+
+        Raises:
+            ConnectionClosed: The connection is closed."""
+        self._check_open()
         return self._inner.metrics()
 
 
@@ -958,6 +962,7 @@ class LogWriter(Face[AsyncLogWriter]):
 
     def statistics(self) -> WriterStatistics:
         """Return counts and the current state of the writer. Cheap."""
+        self._check_open()
         return self._inner.statistics()
 
     def append(

@@ -134,11 +134,15 @@ class Portal:
     def check(self) -> None:
         """Raise WrongProcess in a forked child, ConnectionClosed once closed, InvalidArgument inside a
         loop."""
+        self.check_open()
+        self._refuse_loops()
+
+    def check_open(self) -> None:
+        """Raise WrongProcess in a forked child, and ConnectionClosed once closed."""
         if os.getpid() != self._pid:
             raise WrongProcess(self._pid)
         if self._is_closed or self._loop.is_over:
             raise ConnectionClosed("the connection is closed")
-        self._refuse_loops()
 
     def _refuse_loops(self) -> None:
         if trio.lowlevel.in_trio_task():

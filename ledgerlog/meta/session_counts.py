@@ -23,17 +23,23 @@ class SessionCounts:
     suspensions: int = 0
     """How often contact was lost for a while, or for good."""
 
+    is_over: bool = False
+    """Whether ``follow`` has ended, because the client was left."""
+
     async def follow(self, store: MetadataStore) -> None:
         """Count until cancelled."""
         session = store.session
-        while True:
-            self._on_state(session.state)
-            if self.state is not SessionState.LOST:
-                self._on_state(await session.wait_not(self.state))
-            elif store.session is session:
-                await trio.sleep(_LOOK_S)  # The store is about to begin another session.
-            else:
-                session = store.session
+        try:
+            while True:
+                self._on_state(session.state)
+                if self.state is not SessionState.LOST:
+                    self._on_state(await session.wait_not(self.state))
+                elif store.session is session:
+                    await trio.sleep(_LOOK_S)  # The store is about to begin another session.
+                else:
+                    session = store.session
+        finally:
+            self.is_over = True
 
     def _on_state(self, state: SessionState) -> None:
         if state is self.state:

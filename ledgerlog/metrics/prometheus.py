@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
+from ledgerlog.errors import ConnectionClosed, WrongProcess
 from ledgerlog.metrics.families import FAMILIES, Family, Measurement, MetricKind, MetricSample, samples
 
 __all__ = ["ClusterCollector", "expose"]
@@ -23,8 +24,8 @@ class ClusterCollector:
 
         prometheus_client.REGISTRY.register(ledgerlog.metrics.prometheus.ClusterCollector(cluster))
 
-    The registry then calls the collector at each scrape, in any thread. Unregister the collector before you
-    close the cluster.
+    The registry then calls the collector at each scrape, in any thread. Once the cluster is closed, and in a
+    forked child, the collector yields no metric. Unregister it if you connect again and register another.
     """
 
     def __init__(self, cluster: _Measured) -> None:
@@ -41,7 +42,11 @@ class ClusterCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Read the metrics now."""
-        return _metrics(self._cluster.metrics())
+        try:
+            found = self._cluster.metrics()
+        except (ConnectionClosed, WrongProcess):
+            found = []  # An error would fail the whole scrape of the registry.
+        return _metrics(found)
 
 
 class _Collector:

@@ -511,6 +511,17 @@ def test_after_the_connection_every_call_is_refused() -> None:
     run(main)
 
 
+@BOTH_HOSTS
+def test_metrics_are_read_in_any_thread(guest: bool) -> None:
+    async def main() -> None:
+        async with aio.connect("memory:", guest=guest) as cluster:
+            assert await asyncio.to_thread(cluster.metrics)
+        with pytest.raises(ConnectionClosed):
+            await asyncio.to_thread(cluster.metrics)
+
+    run(main)
+
+
 def test_a_loop_that_ends_with_a_connection_open_is_told(caplog: pytest.LogCaptureFixture) -> None:
     bridges = []
 

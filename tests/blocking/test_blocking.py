@@ -299,6 +299,7 @@ async def test_inside_of_trio_a_call_is_refused() -> None:
     await trio.to_thread.run_sync(connect)
     with pytest.raises(InvalidArgument, match="inside of trio"):
         made[0].logs()
+    assert made[0].metrics(), "it does not wait, so it stops no loop"
     await trio.to_thread.run_sync(made[0].close)
 
 
@@ -308,6 +309,7 @@ def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
         "import os, sys\n"
         "from ledgerlog import blocking\n"
         "from ledgerlog.errors import WrongProcess\n"
+        "from ledgerlog.metrics.prometheus import ClusterCollector\n"
         "cluster = blocking.connect('memory:')\n"
         "log = cluster.create_log('log')\n"
         "child = os.fork()\n"
@@ -316,6 +318,13 @@ def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
         "        log.info()\n"
         "    except WrongProcess as error:\n"
         "        cluster.close()\n"
+        "        for use in (cluster.metrics, cluster.__enter__):\n"
+        "            try:\n"
+        "                use()\n"
+        "            except WrongProcess:\n"
+        "                continue\n"
+        "            os._exit(2)\n"
+        "        assert list(ClusterCollector(cluster).collect()) == []\n"
         "        with blocking.connect('memory:') as own:\n"
         "            os._exit(7 if own.logs() == [] and error.pid == os.getppid() else 1)\n"
         "    os._exit(1)\n"

@@ -68,6 +68,14 @@ def test_a_closed_cluster_gives_nothing_but_its_uri() -> None:
     assert repr(cluster) == "<blocking cluster 'memory:'>"
 
 
+def test_a_closed_cluster_is_not_entered_again() -> None:
+    cluster = blocking.connect("memory:")
+    with cluster:
+        pass
+    with pytest.raises(ConnectionClosed), cluster:
+        pass
+
+
 def test_a_ledger_keeps_its_metadata(cluster: blocking.Cluster) -> None:
     with cluster.ledgers.create(metadata={"made by": b"a test"}) as writer:
         assert dict(cluster.ledgers.metadata(writer.ledger_id).custom) == {"made by": b"a test"}

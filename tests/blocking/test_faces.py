@@ -165,6 +165,7 @@ def test_each_kind_of_member_becomes_one_of_the_face(monkeypatch: pytest.MonkeyP
         '        Swim then."""\n'
         "        self._run(self._inner.sink)\n\n"
         "    def weigh(self, port: Port) -> int:\n"
+        "        self._check_open()\n"
         "        return self._inner.weigh(port)\n\n"
         "    def mate(self) -> Mate:\n"
         '        """Who helps."""\n'
@@ -183,6 +184,7 @@ def test_each_kind_of_member_becomes_one_of_the_face(monkeypatch: pytest.MonkeyP
         '    """One."""\n\n'
         "    def shout(self) -> bytes:\n"
         '        """Loudly."""\n'
+        "        self._check_open()\n"
         "        return self._inner.shout()\n"
     )
 

@@ -60,6 +60,18 @@ def on(faces: tuple[Face, ...]) -> Callable[[Test], Callable[[Face], None]]:
     return decorate
 
 
+@pytest.mark.parametrize("face", EVERY, ids=lambda face: face.name)
+def test_a_connection_that_was_left_gives_no_metrics(face: Face) -> None:
+    async def main() -> None:
+        async with face.connect("memory:?bookies=1") as cluster:
+            connected = [each for each in cluster.metrics() if each.name == "ledgerlog_metadata_connected"]
+            assert [each.value for each in connected] == [1]
+        with pytest.raises(ConnectionClosed):
+            cluster.metrics()
+
+    face.run(main)
+
+
 async def data_of(log: Any, start: Any = "earliest", **options: Any) -> list[bytes]:
     async with log.read(start, **options) as records:
         return [record.data async for record in records]

@@ -12,7 +12,7 @@ PORTAL = (
     mutant(
         "a_forked_child_is_named_instead_of_its_parent",
         "fork",
-        "Portal.check",
+        "Portal.check_open",
         "WrongProcess(self._pid)",
         "WrongProcess(os.getpid())",
         f"{_TEST}::test_a_forked_child_is_told_to_connect_anew",

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from bookie.server.metrics import bookie_measurements
 from bookie.server.shared import REFUSED
+from ledgerlog import blocking
 from ledgerlog.cluster import Cluster
 from ledgerlog.counts import Histogram
 from ledgerlog.metrics.families import (
@@ -214,6 +215,17 @@ async def test_no_metric_is_read_twice_and_each_is_in_the_table(clock: MockClock
         names = {family.name for family in FAMILIES}
         for name, *_ in found:
             assert name in names or name.rpartition("_")[0] in names
+
+
+def test_a_collector_of_a_closed_cluster_leaves_the_other_metrics_of_its_registry() -> None:
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.Counter("orders", "Orders.", registry=registry).inc()
+    with blocking.connect("memory:?bookies=1") as cluster:
+        registry.register(ClusterCollector(cluster))
+        assert "ledgerlog_metadata_connected 1.0" in prometheus_client.generate_latest(registry).decode()
+    found = prometheus_client.generate_latest(registry).decode()
+    assert "orders_total 1.0" in found
+    assert "ledgerlog" not in found
 
 
 async def test_a_client_that_asks_for_openmetrics_gets_it(clock: MockClock) -> None:

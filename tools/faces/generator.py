@@ -4,7 +4,7 @@ Each public member of an asynchronous class becomes one of the face, by its kind
 
     @property, public attribute     the same of the inner object
     async def info(...) -> Info     def: the loop's thread runs it
-    def statistics() -> Counts      the same of the inner object
+    def statistics() -> Counts      the same of the inner object, if the object is still open
     ... -> Log                      what is returned is wrapped in the face's own ``Log``
     ... -> AbstractAsyncContextManager[LogWriter]
                                     ``Entered``, which enters it in the loop's thread
@@ -268,6 +268,8 @@ class _Face:
             value = f"{value}({passed})"
         enters = mirror.entered.get(name, f"{self._plan.support}:{self._plan.entered}")
         returns, body = self._given(source, node.returns, value, is_awaited, what, enters)
+        if not is_awaited and not decorators and body == [f"return {value}"]:
+            body = ["self._check_open()", *body]
         annotations = [each.annotation for each in (*node.args.args, *node.args.kwonlyargs)]
         for each in (*annotations, *node.args.defaults, *node.args.kw_defaults):
             if each is not None and not (isinstance(each, ast.Name) and each.id in self._sources):
