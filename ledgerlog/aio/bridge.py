@@ -350,10 +350,13 @@ class HeldContext(Generic[T]):
     async def leave(self, error: BaseException | None) -> None:
         """Leave the context, as a body that ended with ``error`` would. Idempotent.
 
-        If ``error`` is not an ``Exception`` (CancelledError, KeyboardInterrupt), the context is cancelled.
+        If ``error`` is not an ``Exception`` (CancelledError, KeyboardInterrupt), the context is cancelled. In
+        a forked child this does nothing, because the context is the parent's.
 
         Cancelling: the context is cancelled, and the call waits for its end.
         """
+        if os.getpid() != self._bridge._pid:
+            return
         at_once = error is not None and not isinstance(error, Exception)
         if not self._is_leaving and not self._done.done():
             self._is_leaving = True

@@ -18,7 +18,8 @@ itself because the service behind it failed; the next use then raises the reason
 reverse order of entering; closing the portal leaves the contexts that are still held.
 
 **Fork.** A child process has its parent's memory, but not its threads: the loop does not run there, and the
-connections belong to two processes. In the child every call raises WrongProcess, and closing does nothing.
+connections belong to two processes. In the child every call raises WrongProcess, and leaving and closing do
+nothing.
 
 **From within a loop.** A blocking call would stop the caller's loop until the call ends. So it is refused: in
 trio always, and in asyncio for ``ledgerlog.blocking``. Spark is an exception: its own calls block their
@@ -96,7 +97,11 @@ class Held(Generic[T]):
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the context, as a body that ended with ``error`` would. Idempotent.
 
-        If ``error`` is not an ``Exception`` (KeyboardInterrupt, SystemExit), the context is cancelled."""
+        If ``error`` is not an ``Exception`` (KeyboardInterrupt, SystemExit), the context is cancelled. In a
+        forked child this does nothing: the context is the parent's, and the child ends as it would without.
+        """
+        if os.getpid() != self._portal._pid:
+            return
         if not self.done.is_set():
             self._portal.check()
         if not self._is_leaving and not self.done.is_set():

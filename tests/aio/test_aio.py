@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -509,6 +511,36 @@ def test_after_the_connection_every_call_is_refused() -> None:
             _ = cluster.ledgers
 
     run(main)
+
+
+def test_a_forked_child_that_leaves_a_context_of_its_parent_ends_as_it_would_without(tmp_path: Path) -> None:
+    program = tmp_path / "forks.py"
+    program.write_text(
+        "import asyncio, os\n"
+        "from ledgerlog import aio\n"
+        "async def main():\n"
+        "    async with aio.connect('memory:') as cluster:\n"
+        "        log = await cluster.create_log('log')\n"
+        "        try:\n"
+        "            async with log.writer() as writer:\n"
+        "                child = os.fork()\n"
+        "                if not child:\n"
+        "                    raise SystemExit(3)\n"
+        "        except SystemExit as end:\n"
+        "            os._exit(end.code)\n"
+        "        except BaseException:\n"
+        "            os._exit(1)\n"
+        "        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "asyncio.run(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("3\n", "", 0)
 
 
 @BOTH_HOSTS

@@ -343,6 +343,38 @@ def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
     assert (ran.stdout, ran.stderr, ran.returncode) == ("done\n", "", 0)
 
 
+def test_a_forked_child_that_leaves_a_with_of_its_parent_ends_as_it_would_without(tmp_path: Path) -> None:
+    program = tmp_path / "forks.py"
+    program.write_text(
+        "import os\n"
+        "from ledgerlog import blocking\n"
+        "children = []\n"
+        "with blocking.connect('memory:') as cluster:\n"
+        "    log = cluster.create_log('log')\n"
+        "    with log.writer() as writer, log.read(follow=True) as records, cluster.ledgers.create():\n"
+        "        writer.append(b'a')\n"
+        "        for end in (SystemExit(3), None):\n"
+        "            children.append(os.fork())\n"
+        "            if not children[-1]:\n"
+        "                if end is not None:\n"
+        "                    raise end\n"
+        "                break\n"
+        "        else:\n"
+        "            ends = [os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in children]\n"
+        "            writer.append(b'b')\n"
+        "            assert [next(records).data for _ in range(2)] == [b'a', b'b']\n"
+        "            print(ends)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("[3, 0]\n", "", 0)
+
+
 def test_a_program_that_forgets_to_close_ends_in_order(tmp_path: Path) -> None:
     program = (
         "from ledgerlog import blocking\n"
