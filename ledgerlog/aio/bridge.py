@@ -14,8 +14,8 @@ If the call had ended just before the cancellation, it may have had its effect.
 example because a leadership is over), the bridge tells the caller, and trio waits until the caller has left.
 
 **Another loop.** A connection belongs to the asyncio loop that made it. The bridge refuses calls from another
-loop, from a thread without a loop, and from a forked child. If the loop ends while a connection is open, no
-task is left that could take the answers. The bridge then writes a log line.
+loop, from a thread without a loop, and from a forked child. If the loop is closed while a connection is open,
+no task is left that could take the answers. When the first answer comes, the bridge then writes a log line.
 """
 
 from __future__ import annotations
