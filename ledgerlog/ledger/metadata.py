@@ -38,6 +38,7 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log_key import key_for
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.repair import FoundBookies
 
 
 class LedgerRegistry:
@@ -127,16 +128,16 @@ class LedgerRegistry:
         return await self.find(ledger_id)
 
     async def attempt(
-        self, intent: MetadataIntent, checks: Sequence[Check] = (), *, files_repair: bool = False
+        self, intent: MetadataIntent, checks: Sequence[Check] = (), *, files: FoundBookies | None = None
     ) -> tuple[LedgerMetadata | None, int]:
         """Try a compare-and-set of a ledger's metadata, and return the metadata stored afterwards.
 
         Args:
             intent: The wanted metadata, and the version that they replace.
             checks: Conditions on other nodes. The write happens only if all conditions hold.
-            files_repair: Whether the same transaction files the ledger for repair
+            files: The same transaction files the ledger for repair with these findings
                 (``ledger.repair_tasks.filing``). If the ledger's repair task changes meanwhile, the write
-                does not happen.
+                does not happen. None: it does not file the ledger.
 
         Returns:
             The stored metadata and their version; ``(None, 0)`` if the ledger is gone.
@@ -154,8 +155,8 @@ class LedgerRegistry:
                 if stored is None or stored[1] != intent.version:
                     return stored or (None, 0)
             operations: list[Operation] = [write_it, *checks]
-            if files_repair:
-                file_it = await filing(self._store, self._environment, wanted.ledger_id)
+            if files is not None:
+                file_it = await filing(self._store, self._environment, wanted.ledger_id, **files)
                 operations += [] if file_it is None else [file_it]
             try:
                 version, *_ = await self._store.transaction(operations)

@@ -201,7 +201,7 @@ class _Recovery:
         files = wanted.is_closed and wanted.last_entry != NO_ENTRY and may_lack_copies(wanted.replication)
         if files:
             self.filed.add(wanted.token)
-        return await self._registry.attempt(intent, files_repair=files)
+        return await self._registry.attempt(intent, files={"asks_all": True} if files else None)
 
     async def _fence(self, slot: int, bookie: BookieId) -> None:
         try:

@@ -12,8 +12,10 @@ ends. So the process that ends a ledger files the ledger: it makes a task for th
                                                 of them have the entries that were acknowledged before
 
 A recoverer makes the task in the transaction that closes the ledger (``filing``). So even if the recoverer
-dies, there is no closed ledger without its task. A writer cannot do so, because it waits for late copies
-after the close.
+dies, there is no closed ledger without its task. A writer does the same with the bookies that will hardly
+confirm their entries: they left, are not connected, or have confirmed later entries. After the close it waits
+for late copies, and makes a task for the bookies that still lack some. If the writer dies before that, these
+bookies lack only the last of their entries, and a check of the ends finds that.
 
 In guaranteed mode, or if the ack quorum equals the write quorum, no acknowledged entry lacks a copy, and no
 task is made.
@@ -80,9 +82,10 @@ async def file_for_repair(
     )
 
 
-async def filing(store: MetadataStore, environment: Environment, ledger_id: int) -> Create | Set | None:
-    """Return the operation that files a ledger, any of whose bookies may lack entries, as part of another
-    transaction.
+async def filing(
+    store: MetadataStore, environment: Environment, ledger_id: int, **found: Unpack[FoundBookies]
+) -> Create | Set | None:
+    """Return the operation that files a ledger with these findings, as part of another transaction.
 
     If the ledger already has a task, the operation writes the task again. So the transaction fails if a
     worker, which saw an earlier state of the ledger, ends that task in the meantime.
@@ -94,7 +97,7 @@ async def filing(store: MetadataStore, environment: Environment, ledger_id: int)
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
     """
-    operation, _ = await _wanted(store, environment, ledger_id, asks_all=True)
+    operation, _ = await _wanted(store, environment, ledger_id, **found)
     return operation
 
 

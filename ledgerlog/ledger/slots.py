@@ -145,9 +145,19 @@ class SlotSinks:
         present = {sink.bookie for sink in self.sinks if sink.tenure.lacks_any(last)}
         return sorted(self._left_short | present)
 
+    def given_up(self, last: int) -> list[BookieId]:
+        """Return the bookies that did not confirm all of their entries up to ``last`` and will hardly do so:
+        they left, are not connected, or have confirmed later entries. They are sorted."""
+        present = {
+            sink.bookie
+            for sink in self.sinks
+            if (sink.tenure.has_gap if sink.connection.is_connected else sink.tenure.lacks_any)(last)
+        }
+        return sorted(self._left_short | present)
+
     def expects_more(self, last: int) -> bool:
-        """Return whether a connected bookie lacks entries up to ``last`` that it may still confirm."""
-        return any(sink.connection.is_connected and sink.tenure.lacks_any(last) for sink in self.sinks)
+        """Return whether a bookie lacks entries up to ``last`` that it may still confirm."""
+        return self.lacking(last) != self.given_up(last)
 
     def connected(self) -> list[SlotSink]:
         """Return the sinks whose bookies are connected."""

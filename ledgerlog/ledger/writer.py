@@ -142,6 +142,7 @@ class LedgerWriter:
         self._drained = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
         self._settled_repair = trio.Event()  # set when nothing is left to file for repair
+        self._filed: list[BookieId] | None = None  # the bookies that the closing write files for repair
         self._is_resting = False  # the maintaining task sleeps until something happens
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
@@ -581,7 +582,19 @@ class LedgerWriter:
             logger.info(
                 "ledger=%d ended at %d; copies are missing on=%s", self.ledger_id, end, ",".join(lacking)
             )
-            await self._registry.file_for_repair(self.ledger_id, lacking)
+        if unfiled := [bookie for bookie in lacking if bookie not in (self._filed or ())]:
+            await self._registry.file_for_repair(self.ledger_id, unfiled)
+
+    async def _attempt(self, intent: core_writer.MetadataIntent) -> tuple[LedgerMetadata | None, int]:
+        """Attempt a write. The closing write also files the bookies for repair that will hardly confirm the
+        entries that they lack: if this process dies, nobody else knows of them (rule 24)."""
+        end = intent.metadata.last_entry
+        if end is None or not may_lack_copies(self.replication):
+            return await self._registry.attempt(intent)
+        lost = self._slots.given_up(end)
+        # If the fate of an earlier attempt is unknown, only what both name is surely filed.
+        self._filed = [bookie for bookie in lost if self._filed is None or bookie in self._filed]
+        return await self._registry.attempt(intent, files={"incomplete": lost} if lost else None)
 
     async def _write_metadata(self) -> None:
         core = self._core
@@ -593,7 +606,7 @@ class LedgerWriter:
                 await self._intent_wanted.wait()
                 continue
             try:
-                stored, version = await self._registry.attempt(intent)
+                stored, version = await self._attempt(intent)
             except (MetadataError, SessionExpired) as cause:
                 level = logging.DEBUG if is_troubled else logging.WARNING
                 logger.log(level, "ledger=%d metadata write is tried again: %s", self.ledger_id, cause)

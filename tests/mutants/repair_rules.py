@@ -9,6 +9,9 @@ _FILLING_TEST = "tests/unit/test_repair_backfill.py"
 _FILING_TEST = "tests/scenarios/test_filing_for_repair.py"
 _CLOSES_BELOW = f"{_FILING_TEST}::test_rule_24_a_writer_that_closes_below_the_write_quorum_files_the_repair"
 _IN_DOUBT = f"{_FILING_TEST}::test_rule_24_a_writer_that_does_not_know_whether_it_closed_files_the_repair"
+_WRITER_DIES = (
+    f"{_FILING_TEST}::test_rule_24_a_writer_that_dies_at_its_close_has_filed_the_copies_that_were_lost"
+)
 _RECOVERED = f"{_FILING_TEST}::test_rule_24_a_ledger_that_is_recovered_below_its_write_quorum_is_filed"
 _WHICHEVER = (
     "test_rule_24_any_bookie_of_a_recovered_ledger_may_lack_entries_whichever_its_task_names[afterwards]"
@@ -70,8 +73,49 @@ MUTANTS = (
         """
         lacking = [] if self._slots.lacking(end) else ["b0"]
         """,
-        _CLOSES_BELOW,
+        _IN_DOUBT,
         f"{_FILING_TEST}::test_rule_24_a_ledger_on_its_whole_write_quorum_is_not_filed",
+    ),
+    mutant(
+        "a_close_files_no_copies_that_were_lost",
+        "rule 24",
+        "LedgerWriter._attempt",
+        '{"incomplete": lost} if lost else None',
+        "None",
+        _CLOSES_BELOW,
+        f"{_WRITER_DIES}[closed-back]",
+    ),
+    mutant(
+        "a_close_files_only_bookies_that_are_away",
+        "rule 24",
+        "SlotSinks.given_up",
+        "(sink.tenure.has_gap if sink.connection.is_connected else sink.tenure.lacks_any)(last)",
+        "not sink.connection.is_connected and sink.tenure.lacks_any(last)",
+        f"{_WRITER_DIES}[closed-back]",
+    ),
+    mutant(
+        "a_close_files_only_bookies_that_confirmed_later_entries",
+        "rule 24",
+        "SlotSinks.given_up",
+        "(sink.tenure.has_gap if sink.connection.is_connected else sink.tenure.lacks_any)(last)",
+        "sink.tenure.has_gap(last)",
+        f"{_WRITER_DIES}[closed-away]",
+    ),
+    mutant(
+        "a_close_does_not_file_bookies_that_left",
+        "rule 24",
+        "SlotSinks.given_up",
+        "self._left_short | present",
+        "present",
+        f"{_WRITER_DIES}[closed-replaced]",
+    ),
+    mutant(
+        "what_the_close_filed_is_filed_again",
+        "rule 24",
+        "LedgerWriter._file_for_repair",
+        "bookie not in (self._filed or ())",
+        "True",
+        f"{_FILING_TEST}::test_rule_24_a_task_that_a_worker_ends_after_the_close_is_not_made_again",
     ),
     mutant(
         "filing_is_left_out_after_a_close_in_doubt",
@@ -128,14 +172,6 @@ MUTANTS = (
         "trio.move_on_after(FILING_TIMEOUT_S)",
         "trio.CancelScope()",
         f"{_FILING_TEST}::test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed[hanging]",
-    ),
-    mutant(
-        "filing_forgets_the_bookies_that_left",
-        "rule 24",
-        "SlotSinks.lacking",
-        "self._left_short | present",
-        "present",
-        f"{_FILING_TEST}::test_rule_24_a_bookie_that_left_the_ensemble_and_lacks_entries_is_named",
     ),
     mutant(
         "tenure_takes_forgotten_ranges_for_confirmed",

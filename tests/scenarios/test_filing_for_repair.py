@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgerlog.errors import AppendUnknown
 from ledgerlog.ledger.repair_tasks import drop_task
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.meta.store import Set
 from ledgerlog.model.layout import REPAIR_TASKS, ledger_path, repair_task_path
@@ -16,7 +17,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.faulty_store import Call, GoOn
-from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.repairing import R332, assert_whole, payload, quiet, set_up, start_repair, written
 
 
@@ -24,6 +25,38 @@ async def incomplete(queue: RepairQueue, ledger_id: int) -> tuple[str, ...] | No
     """The bookies that the ledger's task says lack entries; None if there is no task."""
     found = await queue.task(ledger_id)
     return None if found is None else found[0].incomplete
+
+
+async def with_a_late_copy(cluster: MemoryCluster, client: Client) -> tuple[LedgerWriter, str]:
+    """A ledger with two entries, and the bookie whose confirmation of the second one is on its way."""
+    writer = await client.ledgers.create(replication=R332)
+    slow = writer.metadata.last_fragment.ensemble[2]
+    await writer.append(payload(0))
+    await wait_all_tasks_blocked()
+    cluster.network.stall(slow, client.host)
+    await writer.append(payload(1))
+    return writer, slow
+
+
+async def with_a_lost_copy(
+    cluster: MemoryCluster, client: Client, *, comes_back: bool = True
+) -> tuple[LedgerWriter, str]:
+    """A ledger with three entries, and the bookie that lost the second one on the way. If it does not come
+    back, it is stopped before the third one."""
+    writer = await client.ledgers.create(replication=R332)
+    bookie = writer.metadata.last_fragment.ensemble[2]
+    await writer.append(payload(0))
+    await wait_all_tasks_blocked()
+    cluster.network.stall(client.host, bookie)
+    await writer.append(payload(1))
+    cluster.network.reset(client.host, bookie)
+    cluster.network.heal()
+    if not comes_back:
+        await cluster.bookies[bookie].stop()
+    await trio.sleep(5)
+    await writer.append(payload(2))
+    await wait_all_tasks_blocked()
+    return writer, bookie
 
 
 @pytest.mark.parametrize("comes_back", [False, True], ids=["away at the close", "back at the close"])
@@ -80,12 +113,7 @@ async def test_rule_24_a_ledger_on_its_whole_write_quorum_is_not_filed(
 async def test_rule_24_a_copy_that_is_confirmed_after_the_close_counts(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         queue = await set_up(client)
-        writer = await client.ledgers.create(replication=R332)
-        slow = writer.metadata.last_fragment.ensemble[2]
-        await writer.append(payload(0))
-        await wait_all_tasks_blocked()
-        cluster.network.stall(slow, client.host)
-        await writer.append(payload(1))
+        writer, _ = await with_a_late_copy(cluster, client)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(writer.close)
             await trio.sleep(0.1)
@@ -131,9 +159,7 @@ async def test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed(
 ) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         queue = await set_up(client)
-        writer = await client.ledgers.create(replication=R332)
-        await cluster.bookies[writer.metadata.last_fragment.ensemble[2]].stop()
-        await writer.append(payload(0))
+        writer, _ = await with_a_late_copy(cluster, client)
 
         async def no_tasks(call: Call, go_on: GoOn) -> object:
             if any(operation.path.startswith(REPAIR_TASKS) for operation in call.operations):
@@ -144,7 +170,7 @@ async def test_rule_24_a_close_succeeds_if_the_ledger_cannot_be_filed(
 
         client.store.faults.append(no_tasks)
         with trio.fail_after(METADATA_TIMEOUT_S):
-            assert await writer.close() == 0
+            assert await writer.close() == 1
         assert "could not be filed for repair" in caplog.text
         client.store.faults.remove(no_tasks)
         client.store.reconnect()
@@ -156,11 +182,8 @@ async def test_rule_24_a_writer_that_does_not_know_whether_it_closed_files_the_r
 ) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client, cluster.client() as other:
         queue = await set_up(other)
-        writer = await client.ledgers.create(replication=R332)
+        writer, bookie = await with_a_late_copy(cluster, client)
         path = ledger_path(writer.ledger_id)
-        bookie = writer.metadata.last_fragment.ensemble[2]
-        await cluster.bookies[bookie].stop()
-        await writer.append(payload(0))
 
         async def no_answer(call: Call, go_on: GoOn) -> object:
             answer = await go_on()
@@ -259,6 +282,53 @@ async def abandoned(client: Client) -> int:
     await writer.append_many([payload(n) for n in range(5)])
     await writer.aclose()
     return writer.ledger_id
+
+
+@pytest.mark.parametrize(
+    ("bookies", "comes_back"), [(3, True), (3, False), (4, False)], ids=["back", "away", "replaced"]
+)
+@pytest.mark.parametrize("happens", [True, False], ids=["closed", "not closed"])
+async def test_rule_24_a_writer_that_dies_at_its_close_has_filed_the_copies_that_were_lost(
+    happens: bool, bookies: int, comes_back: bool, clock: MockClock
+) -> None:
+    async with (
+        open_cluster(bookies=bookies) as cluster,
+        cluster.client() as client,
+        cluster.client() as other,
+    ):
+        queue = await set_up(other)
+        writer, bookie = await with_a_lost_copy(cluster, client, comes_back=comes_back)
+        assert len(writer.metadata.fragments) == bookies - 2
+
+        async def dies(call: Call, go_on: GoOn) -> object:
+            if closes(call, writer.ledger_id):
+                if happens:
+                    await go_on()
+                await trio.sleep_forever()
+            return await go_on()
+
+        client.store.faults.append(dies)
+        with trio.move_on_after(5):
+            await writer.close()
+        assert (await other.ledgers.metadata(writer.ledger_id)).is_closed is happens
+        assert await incomplete(queue, writer.ledger_id) == ((bookie,) if happens else None)
+
+
+async def test_rule_24_a_task_that_a_worker_ends_after_the_close_is_not_made_again(clock: MockClock) -> None:
+    """The worker saw the closed ledger, and gave the bookie all that it lacked."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer, _ = await with_a_lost_copy(cluster, client)
+
+        async def ends_it(call: Call, go_on: GoOn) -> object:
+            answer = await go_on()
+            if closes(call, writer.ledger_id):
+                await drop_task(client.store, writer.ledger_id)
+            return answer
+
+        client.store.faults.append(ends_it)
+        await writer.close()
+        assert await queue.tasks() == []
 
 
 @pytest.mark.parametrize("happens", [True, False], ids=["closed", "not closed"])

@@ -24,6 +24,7 @@ def test_a_bookie_lacks_what_its_slot_holds_and_it_did_not_confirm(
         confirmed.update(range(low, low + length))
     lacking = {e for e in range(first, last + 1) if replication.holds(slot, e)} - confirmed
     assert tenure.lacks_any(last) == bool(lacking)
+    assert tenure.has_gap(last) == any(entry_id < max(confirmed, default=-1) for entry_id in lacking)
 
 
 def test_a_striped_slot_that_confirms_each_of_its_entries_alone_lacks_nothing() -> None:

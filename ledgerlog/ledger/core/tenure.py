@@ -64,6 +64,15 @@ class Tenure:
             for entry_id in range(reach + 1, min(last, reach + self._replication.ensemble) + 1)
         )
 
+    def has_gap(self, last: int) -> bool:
+        """Return whether the bookie failed to confirm an entry up to ``last`` that its slot holds, and
+        confirmed a later one.
+
+        Bookies confirm in order. So the copy was lost on its way, or the bookie refused it, and it is not
+        sent again once the entry has its ack quorum."""
+        ranges = self._confirmed.ranges()
+        return bool(ranges) and self.lacks_any(min(last, ranges[-1][1]))
+
     def _first_held(self) -> int:
         first = self._first
         while not self._replication.holds(self._slot, first):
