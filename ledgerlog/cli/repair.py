@@ -18,6 +18,7 @@ from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.election.election import Election
+from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import (
     REPAIR_AUDIT,
     REPAIR_SETTINGS,
@@ -278,8 +279,9 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
     can be moved. A bookie that is not registered counts as lost at once, without the usual delay. Workers
     check again before they do anything, so a bookie that comes back costs nothing.
 
-    The exit status is 1 if some ledgers could not be checked, because their metadata is damaged or you may
-    not read them, or if the metadata store has a node among the ledgers that does not belong to a ledger."""
+    The exit status is 1 if some ledgers could not be checked, because their metadata is damaged, you may not
+    read them, or one of their bookies is registered but does not answer or is in limbo. It is also 1 if the
+    metadata store has a node among the ledgers that does not belong to a ledger."""
 
     async def body(bar: Bar) -> list[dict[str, Any]]:
         def on_checked(checked: int, ledgers: int) -> None:
@@ -325,10 +327,12 @@ async def audit(
     found: list[dict[str, Any]] = []
     passed = await pass_over_now(client, queue, draining=draining)
     registered = await queue.registered()
-    unreadable = dict(passed.unreadable)
+    unchecked = dict(passed.unreadable)
     for stray in passed.strays:
         found.append({"ledger": None, "bookies": [], "why": stray})
+    gone: set[BookieId] = set()
     for ledger_id, hit in passed.affected.items():
+        gone.update(bookie for bookie in hit if bookie not in registered)
         if make_tasks:
             await queue.post(ledger_id, lost=hit)
         for why, bookies in (
@@ -358,10 +362,11 @@ async def audit(
             check_all=entries == "all",
             per_s=per_s,
             on_fault=on_fault,
+            is_gone=gone.__contains__,
             on_checked=on_checked,
-            on_unreadable=unreadable.__setitem__,
+            on_unchecked=unchecked.__setitem__,
         )
-    for ledger_id, why in unreadable.items():
+    for ledger_id, why in unchecked.items():
         found.append({"ledger": ledger_id, "bookies": [], "why": f"not checked: {why}"})
     return sorted(found, key=lambda f: (-1 if f["ledger"] is None else f["ledger"], f["why"]))
 

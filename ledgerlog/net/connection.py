@@ -134,6 +134,7 @@ class BookieConnection:
         self._instance: str | None = None  # the instance that the attached sinks rely on
         self._address: str | None = None
         self._failure = f"bookie {bookie_id}: not connected yet"
+        self._trouble: str | None = None
         self._failures = 0  # in a row
         self._is_refused = False  # the last attempt failed because one end did not prove its identity
 
@@ -209,6 +210,12 @@ class BookieConnection:
     def is_refused(self) -> bool:
         """Whether the last attempt failed because one end did not prove its identity."""
         return self._is_refused
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last request got no answer; None if it got one, or if there was no request yet. The reason
+        names the bookie."""
+        return self._trouble
 
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
         """Send an ADD of an attached sink. The sink is notified of the outcome later (see ``AddSink``).
@@ -298,6 +305,7 @@ class BookieConnection:
                         raise BookieUnavailable(f"{self._name}: {lost}") from None
                     is_busy = reply.header.status == Status.TOO_MANY_REQUESTS
                     if not is_busy:
+                        self._trouble = None
                         return reply
                     if not is_patient:
                         break
@@ -306,6 +314,9 @@ class BookieConnection:
             if is_busy:
                 raise BookieBusy(f"{self._name}: too many requests to it are under way for this {kind.name}")
             raise BookieUnavailable(f"{self._name}: no answer to {kind.name} within {timeout_s:g} s")
+        except BookieUnavailable as failure:
+            self._trouble = str(failure)
+            raise
         finally:
             self._requests -= 1
             self._on_use_changed()

@@ -236,10 +236,11 @@ async def check_entries(
     check_all: bool,
     per_s: int,
     on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
+    is_gone: Callable[[BookieId], bool],
     first: int = 0,
     on_passed: Callable[[int], object] = lambda ledger_id: None,
     on_checked: Callable[[int, int], object] = lambda checked, ledgers: None,
-    on_unreadable: Callable[[int, str], object] = lambda ledger_id, why: None,
+    on_unchecked: Callable[[int, str], object] = lambda ledger_id, why: None,
 ) -> int:
     """Check for every ledger that bookies have the entries that they should have.
 
@@ -249,13 +250,15 @@ async def check_entries(
             entry of each share are read. See ``check_ledger``.
         per_s: Send at most this many requests a second.
         on_fault: Awaited for each ledger that has missing or damaged copies.
+        is_gone: Tells whether a bookie is known to be gone: it need not answer.
         first: Do not check the ledgers below this one.
         on_passed: Called with a ledger such that all ledgers below it are checked. If the check ends early,
             another one can continue there.
         on_checked: Called before the first ledger and after each, with the number of ledgers that are
             checked and the number of all ledgers.
-        on_unreadable: Called for each ledger that cannot be checked, with the reason: its metadata is
-            damaged, or this client may not read the ledger. The check logs it and continues.
+        on_unchecked: Called for each ledger that cannot be checked, or not completely, with the reason: its
+            metadata is damaged, this client may not read the ledger, or a bookie that is not gone did not
+            answer or is in limbo. The check logs it and continues.
 
     Returns:
         How many ledgers were checked. Nodes below ``ledgers`` that are not the node of a ledger are logged
@@ -275,14 +278,24 @@ async def check_entries(
     async def look(ledger_id: int) -> None:
         nonlocal checked
         under_way[ledger_id] = None
+        unknown: list[str] = []
         try:
             faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
         except (MetadataCorrupt, PermissionDenied) as failure:
-            logger.error("ledger=%d cannot be checked: %s", ledger_id, failure)
-            on_unreadable(ledger_id, str(failure))
+            unknown.append(str(failure))
         else:
+            for bookie in faults.silent:
+                if not is_gone(bookie):
+                    unknown.append(
+                        client.pool.connection(bookie).trouble or f"bookie {bookie} did not answer"
+                    )
+            unknown += [f"bookie {bookie} is in limbo" for bookie in faults.in_limbo]
             if not faults.is_clean:
                 await on_fault(ledger_id, faults)
+        if unknown:
+            why = "; ".join(unknown)
+            logger.error("ledger=%d cannot be checked: %s", ledger_id, why)
+            on_unchecked(ledger_id, why)
         del under_way[ledger_id]
         on_passed(next(iter(under_way), ledger_id + 1))
         checked += 1
@@ -550,6 +563,7 @@ class Auditor:
             check_all=settings.check_all,
             per_s=settings.checks_per_s,
             on_fault=on_fault,
+            is_gone=lambda bookie: not self._client.bookies.is_registered(bookie),
             first=self._check_from,
             on_passed=on_passed,
         )

@@ -348,7 +348,7 @@ MUTANTS = (
         "repair_audit_says_nothing_of_a_ledger_that_it_may_not_read",
         _RULE,
         "check_entries.look",
-        "on_unreadable(ledger_id, str(failure))",
+        "on_unchecked(ledger_id, why)",
         "pass",
         f"{_TEST_ABSURD}::test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read",
     ),

@@ -258,7 +258,8 @@ async def test_the_check_of_entries_goes_on_after_a_ledger_that_it_may_not_read(
             check_all=True,
             per_s=1000,
             on_fault=on_fault,
-            on_unreadable=denied.__setitem__,
+            is_gone=lambda _: False,
+            on_unchecked=denied.__setitem__,
         )
         assert checked == 3
         assert sorted(denied) == [ledgers["b/1"], lonely]

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import attrs
+import pytest
 from trio.testing import MockClock
 
+from ledgerlog.cli.repair import audit
+from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.ids import BookieId
@@ -193,6 +196,26 @@ async def test_a_bookie_in_limbo_and_a_silent_one_have_nothing_that_a_ledger_cou
         await cluster.bookies["b1"].kill()
         faults = await check_ledger(client.opened, ledger_id, check_all=True, pace=pace)
         assert (faults.is_clean, faults.doubtful) == (True, ("b1", "b2"))
+
+
+@pytest.mark.parametrize("entries", ["ends", "all"])
+async def test_an_audit_names_the_ledgers_that_a_silent_bookie_or_one_in_limbo_keeps_from_the_check(
+    entries: str, clock: MockClock
+) -> None:
+    async with broken() as (cluster, client, ledger_id):
+        said = await audit(Cluster("memory:", client.opened), entries=entries, per_s=1000, make_tasks=False)
+        (unchecked,) = [item for item in said if not item["bookies"]]
+        assert unchecked["ledger"] == ledger_id
+        assert "not checked: " in unchecked["why"]
+        assert f"bookie {SILENT} at " in unchecked["why"], "with the reason of the connection"
+        assert f"bookie {IN_LIMBO} is in limbo" in unchecked["why"]
+        # It is known that a bookie is gone if it is not registered: it need not answer.
+        await cluster.bookies[IN_LIMBO].stop()
+        await cluster.bookies[SILENT].stop()
+        said = await audit(Cluster("memory:", client.opened), entries=entries, per_s=1000, make_tasks=False)
+        assert [item for item in said if not item["bookies"]] == []
+        gone = [item["bookies"] for item in said if item["why"] == "not registered"]
+        assert gone == [[IN_LIMBO, SILENT]]
 
 
 async def test_what_only_bookies_in_limbo_say_of_the_end_of_an_open_ledger_is_not_known(
