@@ -6,10 +6,14 @@ the entries from other bookies of the ledger, checks the copies against the dige
 replaces the damaged entries. Until an entry is replaced, the bookie answers that the entry is damaged, never
 that it does not exist. If no bookie has a copy, this answer stays.
 
-The repair copies only entries that the metadata assigns to this bookie, and only in fragments with a known
-end (rule 23): all fragments of a closed ledger, and all but the last fragment of an open one. A run in the
-last fragment of an open ledger waits until the ledger is closed. The repair restores a whole run or nothing
-of it.
+The repair copies only entries of fragments with a known end (rule 23): all fragments of a closed ledger, and
+all but the last fragment of an open one. A run in the last fragment of an open ledger waits until the ledger
+is closed. The repair restores a whole run or nothing of it.
+
+**Stale copies.** The metadata may not assign all entries of a run to this bookie. For example, another bookie
+took its place while it was down. In a closed ledger, such entries are restored, too. They are not forgotten:
+then the bookie would deny them, and a reader with older metadata, or a worker that is about to name this
+bookie, may need them. In an open ledger, such a run waits until the ledger is closed.
 
 This bookie may have stored entries after the end of a closed ledger: no client had got an acknowledgement for
 them, and recovery did not see them. Such entries do not belong to the ledger, so no other bookie needs to
@@ -124,15 +128,19 @@ class CorruptionRepair:
             return
         # Find the entry ids of the run as if the ledger continued to the end of the run. The copies must
         # cover all of these entries that the ledger has, because the bookie never denies an entry that the
-        # index names.
+        # index names. If the run has entries that the metadata does not assign to this bookie, these may be
+        # any entries from its first to its last.
         end = metadata.last_entry
         known = metadata if end is None else attrs.evolve(metadata, last_entry=max(end, run.last))
         held = shares(known, self._bookie_id)
         ids = [entry_id for share in held for entry_id in share.ids(run.first, run.last)]
         if len(ids) < run.entry_count or (ids[0], ids[-1]) != (run.first, run.last):
-            raise _NotNow(
-                "the metadata does not name this bookie for all of them, or their end is not known yet"
-            )
+            if end is None:
+                raise _NotNow(
+                    "the ledger is not closed, and its metadata does not assign all of them to this bookie, "
+                    "or their end is not known yet"
+                )
+            ids = list(range(run.first, run.last + 1))
         through = run.last
         if end is not None:
             through = min(run.last, end)

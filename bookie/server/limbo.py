@@ -117,11 +117,11 @@ class Peers(Protocol):
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Read copies of entries that the bookie should have.
+        """Read copies of entries from other bookies.
 
         Args:
             metadata: The metadata of the ledger.
-            bookie_id: The bookie that needs the entries.
+            bookie_id: The bookie that needs the entries. The metadata need not assign them to it.
             first: The first entry to read.
             last: The last entry to read.
 

@@ -59,12 +59,15 @@ class LedgerPeers:
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Read, from other bookies, entries that a bookie should hold: about as many as one reply brings.
+        """Read entries that a bookie lacks, about as many as one reply brings.
+
+        If the bookie should hold the first one, only such entries are read, and only from other bookies.
+        Otherwise all entries of the range are read, from the bookies that the metadata names.
 
         Args:
             metadata: The ledger's metadata.
             bookie_id: The bookie that lacks the entries.
-            first: The first entry to read. ``bookie_id`` should hold it.
+            first: The first entry to read.
             last: The last entry to read.
 
         Returns:
@@ -72,7 +75,8 @@ class LedgerPeers:
             entries. Otherwise the failure says why an entry is unavailable: EntryNotFound (all other
             bookies deny the entry that it names), EntryUnavailable, EntryCorrupt or PermissionDenied.
         """
-        read = RangeRead(metadata, first, last, holder=bookie_id)
+        holder = bookie_id if bookie_id in metadata.bookies_of(first) else None
+        read = RangeRead(metadata, first, last, holder=holder)
         while not read.is_done and first not in read.found:
             asks = read.take_asks()
             async with trio.open_nursery() as nursery:

@@ -17,7 +17,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.queue import RepairQueue
 from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, MemoryCluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
-from tests.repairing import until
+from tests.repairing import repaired, set_up, start_repair, until
 
 R332 = Replication(3, 3, 2)
 STAYS = attrs.evolve(SMALL, small_run_bytes=0)
@@ -219,6 +219,39 @@ async def test_a_striped_ledger_is_restored_where_it_is_held(clock: MockClock) -
         scrubber = bookie.node.engine.scrubber
         await eventually(lambda: not scrubber.rotten)
         assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+@pytest.mark.parametrize("replication", [R332, Replication(3, 2, 2)], ids=["every entry", "striped"])
+@pytest.mark.parametrize("config", [STAYS, SORTED], ids=["stays", "sorted"])
+async def test_what_rotted_in_a_copy_that_the_metadata_does_not_name_is_stored_again(
+    clock: MockClock, config: StorageConfig, replication: Replication
+) -> None:
+    """Another bookie took its place while it was down. It still has the entries, and denies none of them."""
+    async with open_cluster(4, config=config) as cluster, cluster.client() as client:
+        queue = await set_up(client)
+        writer = await client.ledgers.create(replication=replication)
+        for number in range(COUNT):
+            await writer.append(small(number))
+        await writer.close()
+        ledger_id = writer.ledger_id
+        bookie = cluster.bookies[writer.metadata.last_fragment.ensemble[0]]
+        held = [n for n in range(COUNT) if await status_held(bookie, ledger_id, n)]
+        if config is SORTED:
+            await put_together(client, bookie)
+        await bookie.stop()
+        await start_repair(cluster)
+        await repaired(client, queue, ledger_id, {bookie.bookie_id})
+        await bookie.start()
+        await rotted(bookie, held[4], held[20])
+        scrubber = bookie.node.engine.scrubber
+        assert await scrubber.scrub() >= 1
+        await eventually(lambda: not scrubber.rotten)
+        assert not bookie.node.corruption_repair.unrepaired
+        for _ in range(2):
+            for number in held:
+                assert await status_of(bookie, ledger_id, number) is Status.OK
+            await bookie.restart()
+            assert await bookie.node.engine.scrubber.scrub() == 0
 
 
 async def status_held(bookie: Bookie, ledger_id: int, entry_id: int) -> bool:
