@@ -45,12 +45,16 @@ class BookieState:
     back yet. None: it did not answer."""
     speaks: ProtocolSupport | None = None
     """The protocol versions and features in its registration. None: it is not registered."""
+    why: str | None = None
+    """Why it is unavailable; None if it is not."""
 
     @property
     def words(self) -> str:
         """The state for a person."""
         if self.state == INCOMPATIBLE:
             return f"{self.state}: it speaks protocol {self.speaks}, this command {SPOKEN}"
+        if self.why is not None:
+            return f"{self.state}: {self.why}"
         words = self.state if self.journal_write_data else f"{self.state}, unsynced"
         return f"{words}, {self.ledgers_in_limbo} ledgers in limbo" if self.ledgers_in_limbo else words
 
@@ -81,6 +85,7 @@ def bookie_list(uri: str, as_json: bool) -> None:
                     "id": state.bookie_id,
                     "address": state.address,
                     "state": state.state,
+                    "why": state.why,
                     "journal_write_data": state.journal_write_data,
                     "ledgers_in_limbo": state.ledgers_in_limbo,
                     "protocol": None if state.speaks is None else list(state.speaks.range),
@@ -199,7 +204,7 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     for info in cluster.bookies.registered():
         is_read_only = cluster.bookies.is_read_only(info.bookie_id)
         registered[info.bookie_id] = info, bookie_state(info, is_read_only=is_read_only)
-    silent: set[str] = set()
+    silent: dict[str, str] = {}
     in_limbo: dict[str, int] = {}
 
     async def ask(bookie_id: str) -> None:
@@ -208,8 +213,8 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
             in_limbo[bookie_id] = figures.get("ledgers_in_limbo", 0)
         except PermissionDenied:
             pass  # The bookie answers, but does not tell its figures to this client.
-        except (BookieUnavailable, WireError):
-            silent.add(bookie_id)
+        except (BookieUnavailable, WireError) as failure:
+            silent[bookie_id] = str(failure)
 
     async with trio.open_nursery() as nursery:
         for bookie_id, (_, state) in registered.items():
@@ -218,15 +223,16 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     states = []
     for bookie_id in sorted({*registered, *await cluster.store.children(COOKIES)}):
         found = registered.get(bookie_id)
-        is_silent = found is None or bookie_id in silent
+        why = "it is not registered" if found is None else silent.get(bookie_id)
         states.append(
             BookieState(
                 bookie_id,
                 None if found is None else found[0].address,
-                UNAVAILABLE if found is None or is_silent else found[1],
+                UNAVAILABLE if found is None or why is not None else found[1],
                 found is None or found[0].journal_write_data,
                 in_limbo.get(bookie_id),
                 None if found is None else found[0].speaks,
+                why,
             )
         )
     return states

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -28,7 +28,7 @@ from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.id_ranges import IdSequence
-from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
@@ -266,10 +266,14 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
     If the ledger is archived and bookies no longer have it, read and check its whole file. The exit status is
     1 if an entry has no readable copy."""
 
+    why: dict[BookieId, str] = {}
+
     async def body() -> LedgerVerification | ArchivedFile:
         async with connect(uri) as cluster:
             try:
-                return await cluster.ledgers.verify(ledger_id)
+                verification = await cluster.ledgers.verify(ledger_id)
+                why.update(cluster.client.pool.troubles(verification.unreachable))
+                return verification
             except LedgerNotFound:
                 record = await ArchiveRegistry(cluster.store).of_ledger(ledger_id)
                 if record is None:
@@ -291,19 +295,21 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
                 **_ids("unreadable", found.unreadable),
                 "unknown_from": found.unknown_from,
                 "unreachable_bookies": found.unreachable,
+                "why_unreachable": why,
                 "bookies_in_limbo": found.in_limbo,
             }
         )
     else:
-        for line in verification_lines(found):
+        for line in verification_lines(found, why):
             print_line(line)
     fault = verification_fault(found, strict=strict)
     if fault is not None:
         raise NotSound(fault)
 
 
-def verification_lines(found: LedgerVerification) -> list[str]:
-    """Return a verification's findings, as lines for a person.
+def verification_lines(found: LedgerVerification, why: Mapping[BookieId, str]) -> list[str]:
+    """Return a verification's findings, as lines for a person. ``why`` has the reasons of bookies that did
+    not answer, as far as they are known.
 
     A line about entries first gives their number, then their ids.
     """
@@ -318,6 +324,7 @@ def verification_lines(found: LedgerVerification) -> list[str]:
         )
     if found.unreachable:
         lines.append(f"bookies that did not answer: {' '.join(found.unreachable)}")
+        lines += [f"  {reason}" for reason in why.values()]
     if found.in_limbo:
         lines.append(f"bookies in limbo, which may have lost copies: {' '.join(found.in_limbo)}")
     return lines

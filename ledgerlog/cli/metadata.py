@@ -8,7 +8,7 @@ and commands that run their own cluster, such as ``cluster run``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from ledgerlog.meta.uri import (
 )
 from ledgerlog.model.admission import ProvenBy
 from ledgerlog.model.credentials import Credentials
+from ledgerlog.model.ids import BookieId
 from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 from ledgerlog.model.record import moment
 from ledgerlog.progress_bar import progress_bar
@@ -217,6 +218,8 @@ def metadata_check(bring_back: bool, accept_absent: bool, accept_gaps: bool, uri
         if is_set and not bring_back:
             raise click.UsageError(f"{option} needs --bring-back")
 
+    why: dict[BookieId, str] = {}
+
     async def body() -> tuple[MetadataCheck, list[BroughtBack], list[LeftOut], int]:
         async with connect(uri) as cluster:
             client = cluster.client
@@ -228,13 +231,14 @@ def metadata_check(bring_back: bool, accept_absent: bool, accept_gaps: bool, uri
                     client, check, accept_absent=accept_absent, accept_gaps=accept_gaps
                 )
                 check = await look_at_metadata(client)
+            why.update(client.pool.troubles(check.silent))
             return check, back, left, await count_other_lists(client.store)
 
     with progress_bar("comparing metadata with bookies", None):
         check, back, left, other_lists = run(body)
     is_sound = check.is_sound and not other_lists and not left
     if as_json:
-        fields = {**_check_fields(check), "sound": is_sound, "other_lists": other_lists}
+        fields = {**_check_fields(check), "sound": is_sound, "why_silent": why, "other_lists": other_lists}
         print_json({**fields, "brought_back": _rows(back), "left_out": _rows(left)})
     else:
         for ledger in back:
@@ -245,7 +249,7 @@ def metadata_check(bring_back: bool, accept_absent: bool, accept_gaps: bool, uri
             whose = "" if other.log is None else f" of log {other.log}"
             print_line(f"not brought back: ledger {other.ledger_id}{whose}: {other.why}")
         _print_other_lists(other_lists)
-        _print_check(check)
+        _print_check(check, why)
     if not is_sound:
         raise click.exceptions.Exit(1)
 
@@ -282,7 +286,7 @@ def _check_fields(check: MetadataCheck) -> dict[str, Any]:
     }
 
 
-def _print_check(check: MetadataCheck) -> None:
+def _print_check(check: MetadataCheck, why: Mapping[BookieId, str]) -> None:
     print_line(f"compared {check.ledgers} ledgers with what {check.bookies} bookies hold")
     if check.restoration is not None:
         made = moment(check.restoration.backup_ms).isoformat()
@@ -308,7 +312,9 @@ def _print_check(check: MetadataCheck) -> None:
     _print_some("logs that have lost a node", [f"log {x.name}: {x.why}" for x in check.broken_logs])
     _print_some("ids that were not given out", [f"ledger {number}" for number in check.above_counter])
     _print_some("not registered", list(check.unregistered))
-    _print_some("registered, did not list their ledgers", list(check.silent))
+    _print_some(
+        "registered, did not list their ledgers", [why.get(bookie, bookie) for bookie in check.silent]
+    )
     _print_some("in limbo, may have lost ledgers", list(check.in_limbo))
     _print_some("cannot be read", list(check.unreadable))
     if check.deleted:

@@ -18,7 +18,7 @@ If you leave the pool, every connection is closed, and waiting requests fail wit
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -166,6 +166,11 @@ class ConnectionPool:
         except LedgerLogError:
             return False
         return True
+
+    def troubles(self, bookies: Iterable[BookieId]) -> dict[BookieId, str]:
+        """Return why these bookies did not answer the last request to them. Bookies that did are left out."""
+        found = {bookie: self.connection(bookie).trouble for bookie in bookies}
+        return {bookie: why for bookie, why in found.items() if why is not None}
 
     def statistics(self) -> PoolStatistics:
         """The present statistics."""

@@ -143,7 +143,7 @@ def test_why_verify_fails(found: LedgerVerification, why: str | None, why_strict
     assert verification_fault(found, strict=False) == why
     assert verification_fault(found, strict=True) == why_strict
     # No column has a number of entries where a reader could take it for an id.
-    assert verification_lines(found)[0] == "ledger 7: 9 entries"
+    assert verification_lines(found, {})[0] == "ledger 7: 9 entries"
 
 
 def test_an_accepted_loss_says_how_many_entries_before_which() -> None:

@@ -101,6 +101,35 @@ async def test_a_new_cluster_is_closed_and_its_secret_lies_beside_it(tmp_path: P
     assert "this cluster is open" not in log
 
 
+async def test_commands_that_ask_bookies_say_why_one_does_not_answer(tmp_path: Path) -> None:
+    uri, strange = f"sqlite:{tmp_path / 'm.sqlite'}", tmp_path / "strange"
+    await ledgerlog_ok("metadata", "init", uri=uri)
+    await access("new-secret", str(strange))
+    others = ("--secret-file", str(strange))
+    why = "does not accept the secret of admin/cluster"
+    async with lone_bookie(tmp_path, uri):
+        await ledgerlog_ok("log", "create", "orders", *LONE, uri=uri)
+        await ledgerlog_ok("log", "append", "orders", uri=uri, stdin=b"one\n")
+        assert (await said("bookie", "list", uri=uri))["why"] is None
+        listed = await said("bookie", "list", *others, uri=uri)
+        assert listed["state"] == "unavailable"
+        assert why in listed["why"]
+        (ledger,) = (await said("log", "show", "orders", uri=uri))["ledgers"]
+        commands = [
+            ("bookie", "list"),
+            ("ledger", "verify", str(ledger["id"])),
+            ("metadata", "check"),
+            ("repair", "audit", "--entries", "all", "--dry-run"),
+        ]
+        for command in commands:
+            assert why.encode() not in (await ledgerlog(*command, uri=uri)).stdout
+            for form in ((), ("--json",)):
+                ran = await ledgerlog(*command, *others, *form, uri=uri)
+                assert why.encode() in ran.stdout, command
+                assert ran.status == (0 if command[1] == "list" else 1)
+    assert "it is not registered" in (await said("bookie", "list", uri=uri))["why"]
+
+
 async def test_an_open_cluster_says_so_and_asks_nobody(tmp_path: Path) -> None:
     uri = f"sqlite:{tmp_path / 'm.sqlite'}"
     assert (await said("metadata", "init", "--open", uri=uri))["mode"] == "open"

@@ -61,7 +61,7 @@ async def test_verification_names_what_is_missing_as_a_range(
         for ids in (found.unreadable, found.under_replicated):
             assert (len(ids), ids[0], ids[-1]) == (end - 9, 10, end)
         assert verification_fault(found, strict=True)
-        assert f"unreadable: {end - 9} entries (entries 10-{end})" in verification_lines(found)
+        assert f"unreadable: {end - 9} entries (entries 10-{end})" in verification_lines(found, {})
 
 
 def test_json_lists_some_entries_and_all_ranges() -> None:
