@@ -1245,7 +1245,8 @@ class LogReader(RecordsFace):
       latter also if the log has lost records that this reader has read, and gives their offsets to
       other records.
     - PermissionDenied: this client has no right to read the log, or has lost it.
-    - MetadataUnavailable: the metadata store cannot be reached. Retryable.
+    - MetadataUnavailable: the metadata store cannot be reached. A reader that follows an open ledger
+      goes on without it, unless there is no new record for ``limits.METADATA_TIMEOUT_S``. Retryable.
     - LogNotFound: the log was deleted.
     - ArchiveUnavailable: the archive file cannot be read now. Retryable.
     - ArchiveCorrupt: the archive file is damaged.

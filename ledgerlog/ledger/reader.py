@@ -19,6 +19,10 @@ bookies of the ensemble answer, and hold the same entries as before: then no ent
 metadata again. If the metadata now name other bookies, the reader tries the read once more.
 
 The reader keeps the highest LAC that a bookie reported, so the readable range never shrinks.
+
+**Outages of the metadata store.** A reader that waits for entries goes on without the store, as the ledger's
+writer does. A new entry shows that the metadata are still right: the writer uses the same bookies. Only if
+there was neither a new entry nor an answer of the store for ``limits.METADATA_TIMEOUT_S``, the waiting fails.
 """
 
 from __future__ import annotations
@@ -35,12 +39,19 @@ from ledgerlog.errors import (
     EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
+    MetadataUnavailable,
     PermissionDenied,
 )
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.permission import check_permitted
 from ledgerlog.ledger.ranges import read_entries
-from ledgerlog.limits import LAC_PUBLISH_IDLE_S, LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.limits import (
+    LAC_PUBLISH_IDLE_S,
+    LONG_POLL_S,
+    METADATA_TIMEOUT_S,
+    READ_REPLY_BYTES_TARGET,
+    REQUEST_TIMEOUT_S,
+)
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path
@@ -88,6 +99,7 @@ class LedgerReader:
         self._prefer = prefer
         self._lac = metadata.fragments[-1].first_entry - 1  # All earlier fragments are committed.
         self._looked_at = trio.current_time()  # the time of the last metadata read, or later
+        self._grown_at = self._looked_at  # when the LAC last grew
         self._waited_for: tuple[Sequence[BookieId], dict[int, int]] | None = None
         """The last ensemble and the last entries that its bookies held, before a wait for a LAC that did not
         come in time."""
@@ -109,6 +121,12 @@ class LedgerReader:
         self.metadata, _ = await self._registry.read(self.ledger_id)
         self._looked_at = begun
         return self.metadata
+
+    def check_in_touch(self, away: MetadataUnavailable) -> None:
+        """Raise ``away`` if for too long neither a new entry nor the metadata store has shown that the
+        metadata are still right."""
+        if trio.current_time() - max(self._looked_at, self._grown_at) >= METADATA_TIMEOUT_S:
+            raise away
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -240,7 +258,8 @@ class LedgerReader:
         check_permitted(header.status, bookie, self.ledger_id, "read it")
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
-        self._lac = max(self._lac, header.lac)
+        if header.lac > self._lac:
+            self._lac, self._grown_at = header.lac, trio.current_time()
         # A bookie in limbo (which may have lost entries) reports the LAC that it knows, but may have held
         # later entries. Its answer does not count (A.3).
         return None if header.status == Status.UNKNOWN else header.last
@@ -260,7 +279,8 @@ class LedgerReader:
         Raises:
             PermissionDenied: This client has no right to read the ledger, or has lost it.
             LedgerNotFound: The ledger was deleted.
-            MetadataUnavailable: The metadata store cannot be reached.
+            MetadataUnavailable: The metadata store cannot be reached, and there was no new entry for
+                ``limits.METADATA_TIMEOUT_S``.
         """
         if self.is_closed or self._lac > entry_id:
             await trio.lowlevel.checkpoint()
@@ -273,10 +293,14 @@ class LedgerReader:
         ensemble = self.metadata.last_fragment.ensemble
         await trio.sleep_until(self._looked_at + METADATA_LOOK_S)
         async with self._store.watch(ledger_path(self.ledger_id)) as watch:
-            await self.refresh()
-            while not self.metadata.is_closed and self.metadata.last_fragment.ensemble == ensemble:
+            while True:
+                try:
+                    await self.refresh()
+                except MetadataUnavailable as away:
+                    self.check_in_touch(away)
+                if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
+                    return
                 await watch.wait()
-                await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
         """Long-poll the last ensemble until one answer shows a LAC after ``entry_id``, or all polls end."""

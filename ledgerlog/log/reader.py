@@ -61,6 +61,7 @@ from ledgerlog.errors import (
     EntryNotFound,
     InvalidArgument,
     LedgerLogError,
+    MetadataUnavailable,
     RecordsLost,
     Truncated,
 )
@@ -151,7 +152,8 @@ class LogReader:
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The latter also
       if the log has lost records that this reader has read, and gives their offsets to other records.
     - PermissionDenied: this client has no right to read the log, or has lost it.
-    - MetadataUnavailable: the metadata store cannot be reached. Retryable.
+    - MetadataUnavailable: the metadata store cannot be reached. A reader that follows an open ledger goes on
+      without it, unless there is no new record for ``limits.METADATA_TIMEOUT_S``. Retryable.
     - LogNotFound: the log was deleted.
     - ArchiveUnavailable: the archive file cannot be read now. Retryable.
     - ArchiveCorrupt: the archive file is damaged.
@@ -388,8 +390,11 @@ class LogReader:
                 last = reader.readable
                 if entry_id > before or last >= entry_id or reader.is_closed:
                     continue
-                if await self._is_continued(segment):
-                    return True
+                try:
+                    if await self._is_continued(segment):
+                        return True
+                except MetadataUnavailable as away:
+                    reader.check_in_touch(away)
 
     def _check_end(self, segment: LogSegment, last_entry: int) -> None:
         """Raise EntryNotFound if a ledger ends before the end at which the list counts its records. The rest

@@ -409,17 +409,25 @@ READING = (
         "watches",
         "LedgerReader._follow_metadata",
         """
-        await self.refresh()
-        while not self.metadata.is_closed and self.metadata.last_fragment.ensemble == ensemble:
-            await watch.wait()
-            await self.refresh()
+        if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
+            return
+        await watch.wait()
         """,
         """
-        while not self.metadata.is_closed and self.metadata.last_fragment.ensemble == ensemble:
-            await watch.wait()
-            await self.refresh()
+        await watch.wait()
+        if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
+            return
         """,
         f"{_SHELLS}client_reader.py::test_a_close_just_before_the_watch_ends_the_waiting",
+    ),
+    mutant(
+        "edge_a_follower_ends_as_soon_as_the_store_is_away",
+        "outages",
+        "LedgerReader._follow_metadata",
+        "self.check_in_touch(away)",
+        "raise",
+        f"{_SHELLS}client_reader.py"
+        "::test_a_follower_goes_on_without_the_metadata_store_while_new_records_come",
     ),
     mutant(
         "edge_waiting_beyond_an_entry_ends_with_the_entry",

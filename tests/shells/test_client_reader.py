@@ -17,9 +17,17 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
     MetadataUnavailable,
+    WrongCluster,
 )
 from ledgerlog.ledger.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, POLLS_ABANDONED_MAX, LedgerReader
-from ledgerlog.limits import CONNECT_TIMEOUT_S, LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.limits import (
+    CONNECT_TIMEOUT_S,
+    LONG_POLL_S,
+    METADATA_TIMEOUT_S,
+    READ_REPLY_BYTES_TARGET,
+    REQUEST_TIMEOUT_S,
+)
+from ledgerlog.log.log import create_log, open_log
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
@@ -292,6 +300,58 @@ async def test_faults_of_the_metadata_are_raised_as_themselves(is_deleted: bool,
 async def forever(reader: LedgerReader) -> None:
     while True:
         await reader.wait_beyond(0)
+
+
+@pytest.mark.parametrize(
+    "trouble", [MetadataUnavailable("no answer"), WrongCluster("another store")], ids=["away", "wrong"]
+)
+async def test_a_follower_goes_on_without_the_metadata_store_while_new_records_come(
+    trouble: MetadataUnavailable, clock: MockClock
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await create_log(client.opened, "log")
+        mine = await open_log(other.opened, "log")
+        appended, seen, failed = 0, 0, trio.Event()
+
+        async def follow() -> None:
+            nonlocal seen
+            try:
+                async with mine.read(follow=True) as records:
+                    async for _ in records:
+                        seen += 1
+            except type(trouble):
+                failed.set()
+
+        async def fail(path: str) -> None:
+            raise trouble
+
+        async with log.writer() as writer, trio.open_nursery() as nursery:
+
+            async def append() -> None:
+                nonlocal appended
+                await writer.append(b"x")
+                appended += 1
+                with trio.fail_after(1):
+                    await eventually(lambda: seen == appended)
+
+            nursery.start_soon(follow)
+            await append()
+            other.store.before_get = fail
+            for pause_s in (7, 7, 0.01, 7, 7, 7, 7):
+                await trio.sleep(pause_s)
+                await append()
+            other.store.before_get = None
+            await trio.sleep(60)
+            other.store.before_get = fail
+            await trio.sleep(METADATA_TIMEOUT_S - LONG_POLL_S - 1)
+            other.store.before_get = None
+            await trio.sleep(60)
+            await writer.roll()
+            await append()
+            # If nothing comes, it cannot know whether the log continues in another ledger.
+            other.store.before_get = fail
+            with trio.fail_after(METADATA_TIMEOUT_S + LONG_POLL_S + 1):
+                await failed.wait()
 
 
 # --- following ------------------------------------------------------------------------------------
