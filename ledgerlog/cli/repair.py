@@ -258,8 +258,9 @@ def _print_status(fields: dict[str, Any]) -> None:
     type=click.Choice(["none", "ends", "all"]),
     default="none",
     show_default=True,
-    help="Also ask bookies for the entries that they should have: the first and last entry of each "
-    "fragment, or all entries.",
+    help="Also ask bookies for the entries that they should have. ends: read the first and last entry of "
+    "each fragment, which also shows damage there. all: compare lists of all entries, which shows every "
+    "missing entry, but no damage.",
 )
 @click.option(
     "--per-second",
@@ -471,7 +472,8 @@ _SECONDS = FiniteNumber(0)
 @click.option(
     "--entry-check-of",
     type=click.Choice(["ends", "all"]),
-    help="What a check of entries covers: the first and last entry of each fragment, or all entries.",
+    help="What a check of entries covers. ends: the first and last entry of each fragment, also damage "
+    "there. all: all entries, but no damage.",
 )
 @click.option(
     "--checks-per-second",
