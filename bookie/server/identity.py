@@ -29,10 +29,11 @@ written before the fix:
 * If the store has forgotten the directory's bookie, the directory is marked and then adopted, too.
 
 The store's cookie is written last. A crash before that leaves another mismatch, and you fix that mismatch in
-the same way. The bookie still refuses three kinds of directories, because a person must find out what they
-are: data without a cookie (``repairing`` may restore it), another bookie's directory, another cluster's
-directory. If a process is registered under the id, the bookie refuses the id too, because that process may be
-alive.
+the same way. If neither side has a cookie, there is nothing to fix: the id may be mistyped, so the fix
+refuses it and makes no new bookie. The bookie still refuses three kinds of directories, because a person must
+find out what they are: data without a cookie (``repairing`` may restore it), another bookie's directory,
+another cluster's directory. If a process is registered under the id, the bookie refuses the id too, because
+that process may be alive.
 
 The error messages distinguish the following cases of "anything else", and say what an operator can do: an
 emptied directory, data without a cookie, a store that forgot the bookie, another instance, another bookie,
@@ -124,7 +125,8 @@ async def establish_identity(
             changed.
         StorageCorrupt: The directory's cookie does not decode.
         StorageError: The directory cannot be read or written.
-        InvalidArgument: The id is malformed.
+        InvalidArgument: The id is malformed. Or ``fix_cookie`` is given, but no bookie of this id ever served
+            the cluster, or the directory is empty and no id is given. Nothing was written.
         MetadataCorrupt: The store's cookie does not decode.
         MetadataUnavailable: The store could not be reached.
         MetadataOutcomeUnknown: The store's cookie may or may not be written.
@@ -140,6 +142,8 @@ async def establish_identity(
             f"start it with --id {here.bookie_id}, or {bookie_id} on its own directory"
         )
     if bookie_id is None:
+        if here is None and fix_cookie:
+            raise InvalidArgument(f"{directory.path} does not name its bookie: give --id")
         bookie_id = here.bookie_id if here else f"bookie-{random_bytes(_GENERATED_ID_BYTES).hex()}"
     check_bookie_id(bookie_id)
     cluster = await join_cluster(store)
@@ -165,6 +169,12 @@ async def establish_identity(
     is_foreign = here is not None and here.cluster != cluster
     if problem is not None and (not fix_cookie or is_foreign or (here is None and has_data)):
         raise CookieMismatch(problem)
+    if fix_cookie and here is None and node is None:
+        raise InvalidArgument(
+            f"no bookie {bookie_id} has ever served this cluster, or it was decommissioned, so there is no "
+            f"cookie to fix in {directory.path}: give the --id of the bookie that lost its data. To make a "
+            "new bookie, start 'bookie run' without --fix-cookie"
+        )
     await wait_unregistered(store, bookie_id, place)  # Call this before anything is changed.
     if problem is not None:
         logger.warning("bookie=%s: its cookie is fixed: %s", bookie_id, problem)

@@ -514,14 +514,12 @@ def cookie_fix(
 
     The command marks the loss in PATH. When the bookie serves, it refuses adds to all ledgers that exist now,
     denies no entry of them, and copies the lost entries from other bookies. If nothing is wrong, the command
-    marks nothing."""
+    marks nothing. It refuses an id that never served the cluster: 'bookie run' makes a new bookie."""
 
     from bookie.server.inspect import show_marks
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         async with open_store(uri, credentials=given_credentials()) as store:
-            if bookie_id is None and await directory.read_cookie() is None:
-                raise InvalidArgument(f"{path} does not name its bookie: give --id")
             fixed = await establish_identity(
                 store,
                 directory,

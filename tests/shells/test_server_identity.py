@@ -382,6 +382,18 @@ async def test_what_a_person_has_to_look_at_is_not_fixed(store: MemoryStore) -> 
         await fix(store, await formatted(new_tree().open_store()), "b2")
 
 
+async def test_an_id_that_never_served_is_refused_by_a_fix_and_makes_no_bookie(store: MemoryStore) -> None:
+    await formatted(store)
+    machine = Machine()
+    with pytest.raises(InvalidArgument, match="no bookie b11 has ever served this cluster"):
+        await fix(store, machine, "b11")
+    with pytest.raises(InvalidArgument, match="does not name its bookie: give --id"):
+        await fix(store, machine, None)
+    assert await machine.cookie() is None
+    assert await store.children(layout.COOKIES) == ["b1"]
+    assert (await fix(store, machine)).bookie_id == "b1", "the refusals left the directory as it was"
+
+
 async def test_a_sound_directory_is_not_changed_by_a_fix(store: MemoryStore) -> None:
     machine = await formatted(store)
     cookie = await establish(store, machine)
