@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.election.election import Election
+from ledgerlog.meta.belonging import wait_restored
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import (
     REPAIR_AUDIT,
@@ -40,6 +42,8 @@ from ledgerlog.repair.settings import SettingsInForce
 
 __all__ = ["repair"]
 
+logger = logging.getLogger(__name__)
+
 _TASKS_SHOWN = 1000
 _LOOK_S = 20.0
 """How long a status looks at ledgers: long enough for some ten thousand in a real metadata store."""
@@ -59,26 +63,42 @@ def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri
     """Run auto-recovery in this process until interrupted.
 
     You can run any number of these processes, also inside bookies ('bookie run --auto-recovery'). One of them
-    is the auditor, and each works on a share of the tasks."""
+    is the auditor, and each works on a share of the tasks. If the metadata store is restored from a backup,
+    the process connects to it again and begins anew."""
 
     may_read = reads_are_open(admin, admin_reads)
     if admin is not None:
         parse_address(admin)
 
-    async def body() -> None:
+    async def serve(*, again: bool) -> None:
+        """Run until the metadata store is restored from a backup."""
+        nonlocal name, admin
         async with connect(uri) as cluster, open_nursery() as nursery:
             service = AutoRecovery(cluster.client, name=name)
+            name = service.worker.name
             door = None
             if admin is not None:
                 door = await cluster.client.network.listen(admin)
+                admin = door.address
                 nursery.start_soon(partial(serve_administration, cluster, service, door, may_read=may_read))
-            if as_json:
-                told = {"running": service.worker.name}
-                print_json(told if door is None else {**told, "admin": door.address})
+            if again:
+                logger.warning("worker=%s: it runs again", name)
+            elif as_json:
+                print_json({"running": name} if door is None else {"running": name, "admin": door.address})
             else:
                 administered = "" if door is None else f", administration on {door.address}"
-                print_line(f"auto-recovery runs as {service.worker.name}{administered}")
-            await service.run()
+                print_line(f"auto-recovery runs as {name}{administered}")
+            nursery.start_soon(service.run)
+            await wait_restored(cluster.client.store)
+            logger.warning("worker=%s: the metadata store was restored: everything begins anew", name)
+            nursery.cancel_scope.cancel()
+
+    async def body() -> None:
+        # What this process knows of the store's former state must not get into the restored store. So nothing
+        # outlives the connection: no task, no metadata and no version.
+        await serve(again=False)
+        while True:
+            await serve(again=True)
 
     run_until_interrupted(body)
 

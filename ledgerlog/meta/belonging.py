@@ -17,7 +17,8 @@ different mark for each restore. The cluster is still the same. But if the store
 of nodes may begin at 0 again. A process from before the restore holds versions and records of the lost state,
 and its compare-and-set could succeed by accident: a deposed leader would write its own list of ledgers. So
 such a process is refused until it is restarted. Bookies only register and read, so they continue
-(``through_restores``). Version 0.1 does not know marks and refuses every restored store. That is right,
+(``through_restores``). ``ledgerlog repair run`` drops all that it knows, and connects again
+(``wait_restored``). Version 0.1 does not know marks and refuses every restored store. That is right,
 because bookies of version 0.1 would delete all ledgers that the backup lacks.
 
 **An older state** of the store is refused by every process that has seen a newer one, bookies too: a raw copy
@@ -32,7 +33,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ledgerlog.errors import ClusterNotFound, InvalidArgument, WrongCluster
+import trio
+
+from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataError, WrongCluster
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Create, MetadataStore, Operation, Set
 from ledgerlog.model.admission import OPEN, Admission
@@ -40,12 +43,24 @@ from ledgerlog.model.layout import ADMISSION, CLUSTER, PLACEMENT
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.placement import DEFAULT_PLACEMENT, PlacementPolicy
 
-__all__ = ["RESTORING", "Belonging", "check_cluster", "find_cluster", "join_cluster", "make_cluster"]
+__all__ = [
+    "RESTORING",
+    "Belonging",
+    "StoreRestored",
+    "check_cluster",
+    "find_cluster",
+    "join_cluster",
+    "make_cluster",
+    "wait_restored",
+]
 
 logger = logging.getLogger(__name__)
 
 RESTORING = b"restoring:"
 """While the store is restored from a backup, the cluster's id begins with this (``meta.restore``)."""
+
+_RESTORED_LOOK_S = 5.0
+"""How often ``wait_restored`` looks at the store."""
 
 _ID_BYTES = 16
 _ID_CHARACTERS_MAX = 128
@@ -74,6 +89,11 @@ def check_cluster(value: bytes) -> str:
             f"the cluster's id {cluster[:80]!r} is not 1 to {_ID_CHARACTERS_MAX} letters and digits"
         )
     return cluster
+
+
+class StoreRestored(WrongCluster):
+    """The store was restored from a backup after this process connected to it. It refuses the process for
+    good, but not a new connection of the process."""
 
 
 class Belonging:
@@ -125,6 +145,7 @@ class Belonging:
         Raises:
             WrongCluster: ``found`` is not the id of the cluster, or the store is in an older state than one
                 that it showed before.
+            StoreRestored: The store was restored from a backup. Only a new store object may use it.
         """
         if self._cluster is None:
             return
@@ -134,16 +155,17 @@ class Belonging:
             raise self.refuse("is being restored from a backup, and the restore is not complete")
         if found.partition(b":")[0] != self._cluster.encode():
             raise self.refuse(f"belongs to cluster {found[:_ID_CHARACTERS_MAX].decode('ascii', 'replace')}")
-        if found != self._seen and self._seen is not None and not self._goes_through_restores:
-            raise self.refuse(
-                "was restored from a backup after this process connected to it: restart the process"
-            )
         if found == self._seen:
             is_older = revision < self._revision
         else:
             is_older = self._seen is not None and _order_of_mark(found) < _order_of_mark(self._seen)
         if is_older:
             raise self.refuse_older()
+        if found != self._seen and self._seen is not None and not self._goes_through_restores:
+            raise self.refuse(
+                "was restored from a backup after this process connected to it: restart the process",
+                kind=StoreRestored,
+            )
         self._seen, self._revision = found, revision
         if self._is_refused:
             self._is_refused = False
@@ -160,16 +182,17 @@ class Belonging:
             "state. If this is intended, restart the processes that use it"
         )
 
-    def refuse(self, why: str) -> WrongCluster:
+    def refuse(self, why: str, *, kind: type[WrongCluster] = WrongCluster) -> WrongCluster:
         """Return the exception for the caller to raise. The first refusal of a series is logged.
 
         Args:
             why: The fault. It continues "the metadata store at PATH ...".
+            kind: The class of the exception.
         """
         whose = (
             "" if self._cluster is None else f" of cluster {self._cluster}, which this process belongs to,"
         )
-        refusal = WrongCluster(
+        refusal = kind(
             f"the metadata store at {self._where} {why}. "
             f"Nothing is read, written or deleted until the store{whose} is back"
         )
@@ -215,6 +238,22 @@ async def join_cluster(store: MetadataStore) -> str:
         raise ClusterNotFound("the metadata store has no cluster in it")
     store.belong_to(cluster)
     return cluster
+
+
+async def wait_restored(store: MetadataStore) -> None:
+    """Return once the store was restored from a backup, so that it refuses all calls of this process.
+
+    Args:
+        store: The store. It belongs to its cluster, and does not go through restores.
+    """
+    while True:
+        try:
+            await store.get(CLUSTER)
+        except StoreRestored:
+            return
+        except MetadataError:
+            pass  # An outage. Everyone who uses the store tells of it.
+        await trio.sleep(_RESTORED_LOOK_S)
 
 
 async def make_cluster(

@@ -27,7 +27,7 @@ from ledgerlog.meta.uri import back_up, make_cluster_at, parse_uri
 from ledgerlog.model.layout import CLUSTER
 from ledgerlog.model.policies import RollPolicy
 from tests.commands import Ran
-from tests.integration.running_cluster import RunningCluster, ledgerlog_ok, start_cluster
+from tests.integration.running_cluster import LEDGERLOG, RunningCluster, ledgerlog_ok, start_cluster
 from tests.integration.running_cluster import ledgerlog as run_ledgerlog
 from tests.waiting import PATIENCE_S, until
 
@@ -308,6 +308,26 @@ async def test_a_zookeeper_that_was_emptied_is_restored_under_live_bookies(tmp_p
         assert await ledgerlog_ok("log", "read", "x", "--raw", uri=uri) == b"one\ntwo\n"
         async with ledgerlog.connect(uri) as cluster:
             assert min((await cluster.ledgers.list())[1:]) >= restored["first_new_ledger"]
+
+
+async def test_repair_begins_anew_when_its_store_was_emptied_and_restored(tmp_path: Path) -> None:
+    path, backup = tmp_path / "metadata.sqlite", str(tmp_path / "backup")
+    uri = f"sqlite:{path}"
+    await ledgerlog_ok("metadata", "init", uri=uri)
+    await ledgerlog_ok("metadata", "backup", backup, uri=uri)
+
+    async def is_at_work() -> bool:
+        return [worker["name"] for worker in (await said("repair", "status", uri=uri))["workers"]] == ["r1"]
+
+    async with open_children() as children:
+        command = [*LEDGERLOG, "repair", "run", "--name", "r1", "--uri", uri]
+        child = await children.start("repair", command, log_path=tmp_path / "repair.log")
+        await until(is_at_work)
+        for suffix in ("", "-wal", "-shm"):
+            (tmp_path / f"metadata.sqlite{suffix}").unlink(missing_ok=True)
+        await ledgerlog_ok("metadata", "restore", backup, uri=uri)
+        await until(is_at_work)
+        await child.stop()
 
 
 async def _refusal(store: MetadataStore) -> str:

@@ -27,7 +27,7 @@ from ledgerlog.errors import (
 from ledgerlog.ledger.bookies import STORED_PLACEMENT
 from ledgerlog.meta.admission import STORED_ADMISSION
 from ledgerlog.meta.backup_file import Backup, open_backup
-from ledgerlog.meta.belonging import RESTORING, find_cluster, join_cluster
+from ledgerlog.meta.belonging import RESTORING, find_cluster, join_cluster, wait_restored
 from ledgerlog.meta.grants import change_grants, read_grants
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.meta.restore import accept_loss, restore
@@ -601,6 +601,27 @@ async def test_a_process_from_before_a_restore_is_refused_and_a_bookie_goes_on(t
             await new.set("log/1", b"later", version=version)
         backup = await backed_up(tree, tmp_path / "again")
         assert backup.cluster == OURS
+
+
+async def test_a_process_begins_anew_after_a_restore_and_not_after_an_older_state(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    tree = new_tree()
+    async with tree.open_store() as old, tree.open_store() as store:
+        backup = await backed_up(tree, tmp_path / "backup")
+        older = Content(dict(tree.content.nodes), dict(tree.content.counters))
+        await restore(store, backup, now_ms=NOW_MS, random_bytes=os.urandom)
+        old.belong_to(OURS)
+        await old.sync()
+        newer = tree.content
+        tree.exchange(older)
+        with trio.move_on_after(60) as waited:
+            await wait_restored(old)
+        assert waited.cancelled_caught
+        tree.exchange(newer)
+        await restore(store, backup, now_ms=NOW_MS + 1, random_bytes=os.urandom)
+        with trio.fail_after(60):
+            await wait_restored(old)
 
 
 async def test_epochs_and_terms_never_go_back(tmp_path: Path) -> None:
