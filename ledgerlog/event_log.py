@@ -172,7 +172,7 @@ class _Machines(logging.Formatter):
 
 
 def log_to_stderr(level: int | str, log_format: str) -> None:
-    """Write the log of this process to standard error.
+    """Write the log of this process to standard error. A second call replaces the first.
 
     Args:
         level: The lowest level.
@@ -180,4 +180,8 @@ def log_to_stderr(level: int | str, log_format: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Machines() if log_format == "json" else _People(_PEOPLE))
+    root = logging.getLogger()
+    for before in root.handlers[:]:
+        if type(before) is logging.NullHandler or isinstance(before.formatter, _Machines | _People):
+            root.removeHandler(before)
     logging.basicConfig(level=level, handlers=[handler])

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from ledgerlog.cli.options import connect, json_option, uri_option
+from ledgerlog.cli.options import connect, json_option, keep_a_log, uri_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run_until_interrupted
 from ledgerlog.errors import InvalidArgument
@@ -61,6 +61,7 @@ def console(
 
     The console only reads, unless an admin logs in with a token of 'ledgerlog access token --change'. While
     no page is open, it sends no requests. docs/CONSOLE.md describes the pages."""
+    keep_a_log()
     if (https_cert is None) != (https_key is None):
         raise click.UsageError("--https-cert and --https-key go together")
     host, _ = parse_address(listen)

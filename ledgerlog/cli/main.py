@@ -182,7 +182,12 @@ def _discard_stdout() -> None:
 )
 @click.version_option(__version__, prog_name="ledgerlog")
 @click.option("--uri", help="The cluster, for every command that takes --uri.  [env: LEDGERLOG_URI]")
-@click.option("-v", "--verbose", count=True, help="Log progress to standard error. Give it twice for more.")
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Log progress to standard error. Give it twice for more. 'repair run' and 'console' always do it.",
+)
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),

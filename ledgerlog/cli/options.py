@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
 import sys
@@ -19,6 +20,7 @@ from click.core import ParameterSource
 from ledgerlog.cluster import Cluster, open_cluster
 from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.errors import ClusterNotFound, InvalidArgument, LedgerLogError, MetadataUnavailable
+from ledgerlog.event_log import log_to_stderr
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.reader import Start
 from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri, refuse_directory
@@ -36,6 +38,7 @@ __all__ = [
     "confirmed",
     "connect",
     "json_option",
+    "keep_a_log",
     "ledger_id_argument",
     "log_name_argument",
     "needs",
@@ -153,6 +156,17 @@ _COMPLETION_S = 2.0
 log_name_argument = click.argument("name", callback=parsed(check_log_name), shell_complete=_named_logs)
 ledger_id_argument = click.argument("ledger_id", metavar="ID", type=WholeNumber(0, LEDGER_ID_MAX))
 OFFSET = WholeNumber(0, LEDGER_ID_MAX)
+
+
+def keep_a_log() -> None:
+    """Log progress to standard error even without ``-v``, as ``bookie run`` does.
+
+    A command that serves until it is stopped calls this first: nobody watches it, so only its log tells what
+    happened. Other commands report a fault in one line.
+    """
+    given = click.get_current_context().find_root().params
+    if not given.get("verbose"):
+        log_to_stderr(logging.INFO, given.get("log_format", "text"))
 
 
 def parse_time(text: str) -> datetime:

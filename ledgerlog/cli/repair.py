@@ -12,7 +12,7 @@ import click
 import trio
 
 from ledgerlog.admin.options import admin_options, reads_are_open
-from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
+from ledgerlog.cli.options import FiniteNumber, connect, json_option, keep_a_log, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.repair_administration import serve_administration
 from ledgerlog.cli.running import run, run_until_interrupted
@@ -66,6 +66,7 @@ def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri
     is the auditor, and each works on a share of the tasks. If the metadata store is restored from a backup,
     the process connects to it again and begins anew."""
 
+    keep_a_log()
     may_read = reads_are_open(admin, admin_reads)
     if admin is not None:
         parse_address(admin)

@@ -8,11 +8,14 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from ledgerlog import event_log
+from ledgerlog.cli.main import cli
 from ledgerlog.event_log import ENSEMBLE_CHANGED, EVENTS, Event, log_to_stderr, tell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,3 +106,25 @@ def test_an_exception_is_in_the_object_of_its_line(capsys: pytest.CaptureFixture
         root.setLevel(level)
     (line,) = capsys.readouterr().err.splitlines()
     assert "ValueError: boom" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(
+    ("module", "words"), [("repair", ["repair", "run"]), ("console", ["console"])], ids=["repair", "console"]
+)
+def test_a_command_that_serves_logs_progress_unasked(
+    monkeypatch: pytest.MonkeyPatch, module: str, words: list[str], log_format: str
+) -> None:
+    def serve(_: object) -> None:
+        logging.getLogger("ledgerlog.test_event_log").info("at work")
+
+    monkeypatch.setattr(import_module(f"ledgerlog.cli.{module}"), "run_until_interrupted", serve)
+    root = logging.getLogger()
+    kept, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    try:
+        ran = CliRunner().invoke(cli, ["--log-format", log_format, *words, "--uri", "sqlite:/none"])
+    finally:
+        root.handlers[:] = kept
+        root.setLevel(level)
+    assert (ran.exit_code, ran.stderr.count("at work")) == (0, 1)
