@@ -69,17 +69,26 @@ def access_revoke(
     """Take a role away from PRINCIPAL. Without ROLE, take away all its roles.
 
     A bookie and an admin have the role of their kind without a grant. To take that away, name it or leave
-    ROLE out. To give it back, use 'grant'. Bookies apply the change within 5 s, and end the requests of the
-    principal that are under way."""
+    ROLE out. To give it back, use 'grant'. The exit status is 1 if there is no role to take away. Bookies
+    apply the change within 5 s, and end the requests of the principal that are under way."""
     if reset and role is not None:
         raise click.UsageError("--reset takes every role away: give no ROLE")
     unwanted = None if role is None else _grant(role, prefix)
+    tries = 0
+
+    def take(now: Grants) -> Grants:
+        nonlocal tries
+        tries += 1
+        # A later try may find the role gone because an earlier one took it, and its answer was lost.
+        if tries == 1 and not reset and now.revoked(unwanted) == now:
+            raise InvalidArgument(
+                f"{principal} has no role to take away: 'ledgerlog access list' shows who has one"
+            )
+        return now.revoked(unwanted)
 
     async def body() -> Grants:
         async with connect(uri) as cluster:
-            return await change_grants(
-                cluster.client.store, principal, lambda now: now.revoked(unwanted), reset=reset
-            )
+            return await change_grants(cluster.client.store, principal, take, reset=reset)
 
     _print(run(body), as_json)
 

@@ -53,6 +53,14 @@ def test_grants_are_given_listed_and_taken_away(uri: str) -> None:
     assert run(uri, "list") == "", "a record that says nothing is not listed"
 
 
+def test_a_revocation_of_a_principal_without_a_role_fails(uri: str) -> None:
+    run(uri, "grant", "client/billing", "reader")
+    assert "client/biling has no role to take away" in run(uri, "revoke", "client/biling", code=1)
+    assert [each["principal"] for each in listed(uri)] == ["client/billing"]
+    run(uri, "revoke", "admin/alice")
+    assert "admin/alice has no role to take away" in run(uri, "revoke", "admin/alice", code=1)
+
+
 def test_what_cannot_be_granted_or_revoked_is_refused_with_the_reason(uri: str) -> None:
     assert "not a principal" in run(uri, "grant", "billing", "writer", code=2)
     assert "the role admin has no prefix" in run(uri, "grant", "client/a", "admin", "x", code=2)
