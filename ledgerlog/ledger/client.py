@@ -22,6 +22,7 @@ from ledgerlog.model.credentials import NO_CREDENTIALS, Credentials
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.prover import Prover
+from ledgerlog.net.tls import TlsNetwork
 from ledgerlog.net.transport import Network
 
 
@@ -86,6 +87,8 @@ async def open_client(
     registry = LedgerRegistry(store, environment)
     directory = BookieDirectory(store, environment)
     prover = prover or Prover()
+    if isinstance(network, TlsNetwork):
+        prover.be_certified(network.certificates.principal)
     counts, sessions = ClientCounts(), SessionCounts()
     await directory.refresh()
     async with (

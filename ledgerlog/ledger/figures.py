@@ -48,9 +48,12 @@ async def ask_figures(pool: ConnectionPool, bookie_id: BookieId, *, timeout_s: f
         PermissionDenied: The bookie does not tell its figures to this client.
         WireError: The answer is malformed.
     """
-    reply = await pool.connection(bookie_id).request(Kind.INFO, timeout_s=timeout_s)
+    connection = pool.connection(bookie_id)
+    reply = await connection.request(Kind.INFO, timeout_s=timeout_s)
     if reply.header.status == Status.PERMISSION_DENIED:
-        raise PermissionDenied(f"bookie {bookie_id} tells its figures only to bookies and admins")
+        raise PermissionDenied(
+            f"bookie {bookie_id} tells its figures only to bookies and admins, and not to {connection.whoami}"
+        )
     fields = decode_record_untrusted(bytes(reply.body), f"figures of bookie {bookie_id}", WireError)
     if strange := [name for name in fields.names() if not _FIGURE.match(name)]:
         fields.fail(f"{strange[0]!r} does not name a figure")

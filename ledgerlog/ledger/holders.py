@@ -139,7 +139,7 @@ async def write_holders(
             silent.append(bookie)
             return
         status = reply.header.status
-        check_permitted(status, bookie, metadata.ledger_id, "recover it")
+        check_permitted(status, connection, metadata.ledger_id, "recover it")
         if status == Status.UNAUTHORIZED:
             return  # The bookie holds another ledger with this id, so it never takes an entry of this one.
         listing = await list_range(connection, metadata.ledger_id, first=0) if status == Status.OK else None

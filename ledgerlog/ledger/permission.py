@@ -7,28 +7,28 @@ ledger would only refuse too.
 from __future__ import annotations
 
 from ledgerlog.errors import PermissionDenied
-from ledgerlog.model.ids import BookieId
+from ledgerlog.net.connection import BookieConnection
 from ledgerlog.wire.frame import Status
 
 __all__ = ["check_permitted", "denied"]
 
 
-def denied(bookie: BookieId, ledger_id: int, what: str) -> PermissionDenied:
+def denied(connection: BookieConnection, ledger_id: int, what: str) -> PermissionDenied:
     """Return the error for a refused request.
 
     Args:
-        bookie: The bookie that refused.
+        connection: The connection to the bookie that refused.
         ledger_id: The ledger.
         what: The action of the request, for the message: "read it".
     """
     return PermissionDenied(
-        f"ledger {ledger_id}: this client may not {what}, according to bookie {bookie}. 'ledgerlog access "
-        f"list' "
-        "shows the grants, and 'ledgerlog ledger show' the log of the ledger"
+        f"ledger {ledger_id}: {connection.whoami} may not {what}, according to bookie "
+        f"{connection.bookie_id}. 'ledgerlog access list' shows the grants, and 'ledgerlog ledger show' the "
+        "log of the ledger"
     )
 
 
-def check_permitted(status: int, bookie: BookieId, ledger_id: int, what: str) -> None:
+def check_permitted(status: int, connection: BookieConnection, ledger_id: int, what: str) -> None:
     """Raise PermissionDenied if the status of a reply is PERMISSION_DENIED."""
     if status == Status.PERMISSION_DENIED:
-        raise denied(bookie, ledger_id, what)
+        raise denied(connection, ledger_id, what)

@@ -140,7 +140,7 @@ async def read_range(
         return None
     status = Status(reply.header.status)
     what = "read it" if recovery_key is None else "recover it"
-    check_permitted(status, connection.bookie_id, ledger_id, what)
+    check_permitted(status, connection, ledger_id, what)
     is_about_next = status in _ABOUT_THE_NEXT
     if status not in _NEGATIVES and not is_about_next:
         logger.debug("ledger=%d bookie=%s read refused: %s", ledger_id, connection.bookie_id, status.name)
@@ -271,7 +271,7 @@ async def list_range(
         reply = await connection.request(
             Kind.LIST, timeout_s=timeout_s, ledger_id=ledger_id, first=first, last=last
         )
-        check_permitted(reply.header.status, connection.bookie_id, ledger_id, "read it")
+        check_permitted(reply.header.status, connection, ledger_id, "read it")
         pairs = decode_pairs_untrusted(reply.body)
     except (BookieUnavailable, WireError) as cause:
         logger.debug("ledger=%d bookie=%s listing failed: %s", ledger_id, connection.bookie_id, cause)
@@ -309,8 +309,8 @@ async def list_ledgers(
             reply = await connection.request(Kind.LEDGERS, timeout_s=timeout_s, ledger_id=first, key=key)
             if reply.header.status == Status.PERMISSION_DENIED:
                 raise PermissionDenied(
-                    f"this client may not list the ledgers of bookie {connection.bookie_id}: only an admin "
-                    "or a bookie may"
+                    f"{connection.whoami} may not list the ledgers of bookie {connection.bookie_id}: only an "
+                    "admin or a bookie may"
                 )
             status = _NEGATIVES.get(Status(reply.header.status))
             ledgers = decode_ledgers_untrusted(reply.body)
@@ -351,7 +351,7 @@ async def scrub_range(
             count=classes,
             argument=SCRUB_BYTES,
         )
-        check_permitted(reply.header.status, connection.bookie_id, ledger_id, "read it")
+        check_permitted(reply.header.status, connection, ledger_id, "read it")
         negative = _NEGATIVES.get(Status(reply.header.status))
         if negative is None:
             return None

@@ -242,7 +242,8 @@ class LedgerReader:
         self, bookie: BookieId, *, wait_ms: int, beyond: int, reasons: dict[BookieId, str] | None = None
     ) -> int | None:
         try:
-            reply = await self._pool.connection(bookie).request(
+            connection = self._pool.connection(bookie)
+            reply = await connection.request(
                 Kind.READ_LAC,
                 timeout_s=REQUEST_TIMEOUT_S + wait_ms / 1000,
                 ledger_id=self.ledger_id,
@@ -255,7 +256,7 @@ class LedgerReader:
                 reasons[bookie] = str(cause)
             return None
         header = reply.header
-        check_permitted(header.status, bookie, self.ledger_id, "read it")
+        check_permitted(header.status, connection, self.ledger_id, "read it")
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         if header.lac > self._lac:

@@ -214,7 +214,7 @@ class _Recovery:
             if reply.header.status == Status.OK:
                 self._core.on_fence_ok(slot, reply.header.lac, reply.header.lafr)
             elif reply.header.status == Status.PERMISSION_DENIED:
-                self._core.deny(denied(bookie, self._core.ledger_id, _WHAT))
+                self._core.deny(denied(self._pool.connection(bookie), self._core.ledger_id, _WHAT))
             else:
                 self._not_fenced(slot, f"bookie {bookie} answers {Status(reply.header.status).name}")
         self._wake.set()
@@ -302,7 +302,7 @@ class _Recovery:
             "ledger=%d bookie=%s refuses a write-back: %s", self._core.ledger_id, bookie, status.name
         )
         if status is Status.PERMISSION_DENIED:
-            self._core.deny(denied(bookie, self._core.ledger_id, _WHAT))
+            self._core.deny(denied(self._pool.connection(bookie), self._core.ledger_id, _WHAT))
             return
         self._refusals.add(bookie)
         self._core.on_bookie_failed(bookie)

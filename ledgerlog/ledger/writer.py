@@ -473,7 +473,7 @@ class LedgerWriter:
                 self._members.on_unfit(bookie)
                 self._wake.set()
         elif status is Status.PERMISSION_DENIED:
-            self._core.deny(denied(bookie, self.ledger_id, "add to it"))
+            self._core.deny(denied(self._pool.connection(bookie), self.ledger_id, "add to it"))
             self._wake.set()
             self._tell_progress()  # The closing write may take a long time.
         elif self._members.on_refused(bookie, status):

@@ -145,6 +145,12 @@ class BookieConnection:
     # --- adds ---------------------------------------------------------------------------------
 
     @property
+    def whoami(self) -> str:
+        """Who this process is to the bookie, for messages."""
+        principal = None if self._prover is None else self._prover.principal
+        return "this client" if principal is None else str(principal)
+
+    @property
     def is_connected(self) -> bool:
         """Whether adds can be sent now."""
         session = self._session

@@ -53,6 +53,7 @@ class Prover:
         self._has_certificate = has_certificate
         self._random_bytes = random_bytes
         self._name: Principal | None = None
+        self._certified: Principal | None = None
         self._admission = OPEN
         self._watchers: list[Callable[[], None]] = []
 
@@ -122,6 +123,17 @@ class Prover:
         """Claim to be this principal from now on. If the secret file holds the secret of only one principal,
         this changes nothing."""
         self._name = principal
+
+    def be_certified(self, principal: Principal) -> None:
+        """Note the principal that the certificate of this process proves."""
+        self._certified = principal
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who this process is to the bookies that it connects to; None if it proves nothing."""
+        if self._has_certificate or self._source is None:
+            return self._certified
+        return self._principal_with(self._source.current())
 
     def begin(self) -> ClientProof | None:
         """Begin the client's side of a connection. Return None if this process has no secret to prove, or

@@ -12,7 +12,15 @@ from raw_client import RawClient, add
 from trio.testing import MockClock
 
 from ledgerlog import limits
-from ledgerlog.errors import InvalidArgument, LedgerLogError, NotEnoughBookies, Unauthenticated
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerLogError,
+    NotEnoughBookies,
+    PermissionDenied,
+    Unauthenticated,
+)
+from ledgerlog.ledger.client import open_client
+from ledgerlog.ledger.permission import denied
 from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.meta.grants import change_grants
 from ledgerlog.model.access import Grant, Role
@@ -20,13 +28,17 @@ from ledgerlog.model.admission import OPEN, Admission, ProvenBy
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.secret import Secrets
+from ledgerlog.net.certificates import Certificates
+from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.prover import Prover
 from ledgerlog.net.session import BookieBusy, handshake
+from ledgerlog.net.tls import TlsNetwork
 from ledgerlog.net.transport import ConnectionLost
-from ledgerlog.testing.memory_cluster import CLUSTER, MemoryCluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import CLUSTER, MemoryCluster, eventually, new_tree, open_cluster
 from ledgerlog.wire.frame import REPLY, Kind, Status
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
 from ledgerlog.wire.proof import ClientProof, encode_proof, encode_proof_reply
+from tests import certificates
 
 R332 = Replication(3, 3, 2)
 CLOSED = Admission(ProvenBy.SECRET)
@@ -513,3 +525,23 @@ async def test_a_connection_that_ends_instead_of_the_proof_is_lost(clock: MockCl
         with pytest.raises(ConnectionLost, match="instead of answering PROOF"):
             await handshake(stream, Hello("b1", None, CLUSTER), prover(SECRETS))
         listener.close()
+
+
+async def test_a_refusal_names_the_process_that_is_refused(clock: MockClock) -> None:
+    async with (
+        open_cluster(prover_of=by_name(SECRETS, SECRETS.derived(BILLING))) as cluster,
+        cluster.client() as client,
+    ):
+        writer = await client.ledgers.create(replication=R332)
+        with pytest.raises(PermissionDenied, match="client/billing may not add to it, according to bookie b"):
+            await writer.append(b"x")
+
+
+async def test_a_refusal_names_the_principal_of_a_certificate(clock: MockClock) -> None:
+    files = Certificates(certificates.files("client/billing"), CLUSTER)
+    async with (
+        new_tree().open_store() as store,
+        open_client(store, TlsNetwork(LocalNetwork(), files), prover=Prover(has_certificate=True)) as client,
+    ):
+        error = denied(client.pool.connection("b1"), 7, "read it")
+        assert "ledger 7: client/billing may not read it, according to bookie b1" in str(error)
