@@ -822,13 +822,16 @@ class StorageCorrupt(StorageError):
     Attributes:
         path: The file.
         offset: The position of the damage in bytes; None if it is not known.
+        advice: What a person can do, if it depends on the kind of file. "": it is a file of a bookie, or of a
+            program of yours.
     """
 
-    def __init__(self, path: str, offset: int | None, why: str) -> None:
+    def __init__(self, path: str, offset: int | None, why: str, *, advice: str = "") -> None:
         where = path if offset is None else f"{path} at byte {offset}"
         super().__init__(f"{where}: {why}")
         self.path = path
         self.offset = offset
+        self.advice = advice
 
 
 class DiskFull(StorageError):

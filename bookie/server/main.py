@@ -59,7 +59,7 @@ from ledgerlog.admin.options import admin_options, reads_are_open
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.credential_options import credential_options, given_credentials
 from ledgerlog.durable_directories import make_directories
-from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageCorrupt, StorageError
 from ledgerlog.event_log import log_to_stderr
 from ledgerlog.limits import BOOKIE_COLLECTOR, BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
 from ledgerlog.meta.outside_store import OutsideStore
@@ -372,7 +372,7 @@ def run(
                 await serve_and_heal(open_node, body)
                 nursery.cancel_scope.cancel()
 
-    with _failures():
+    with _failures(repairable=path):
         trio.run(_until_signalled, serve, reload)
 
 
@@ -646,13 +646,21 @@ def repair(path: str, journal_directory: str | None, metadata: str, as_json: boo
 
     with _usage():
         uri = parse_uri(metadata)
-    _show(path, journal_directory, items, as_json)
+    _show(path, journal_directory, items, as_json, is_repair=True)
 
 
 Items = Callable[[StorageDirectory], AsyncGenerator[dict[str, Any], None]]
 
 
-def _show(path: str, journal_directory: str | None, items: Items, as_json: bool, *, index: str = "") -> None:
+def _show(
+    path: str,
+    journal_directory: str | None,
+    items: Items,
+    as_json: bool,
+    *,
+    index: str = "",
+    is_repair: bool = False,
+) -> None:
     async def show() -> bool:
         is_sound = True
         async with (
@@ -667,7 +675,7 @@ def _show(path: str, journal_directory: str | None, items: Items, as_json: bool,
                     click.echo("  ".join(f"{name}={value}" for name, value in item.items()))
         return is_sound
 
-    with _failures():
+    with _failures(repairable=None if is_repair else path):
         if not os.path.isdir(path):
             raise StorageError(f"{path} is not a directory: give the directory of a bookie")
         outcome = trio.run(run_until_stopped, show)
@@ -695,10 +703,22 @@ def _usage() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """Turn an operating fault into one line on standard error: exit 1. A bug keeps its traceback."""
+def _failures(*, repairable: str | None = None) -> Iterator[None]:
+    """Turn an operating fault into one line on standard error: exit 1. A bug keeps its traceback.
+
+    Args:
+        repairable: The bookie's directory, if 'bookie repair' may help against damage.
+    """
     try:
         yield
     except LedgerLogError as fault:
-        click.echo(f"bookie: {type(fault).__name__}: {fault}", err=True)
+        advice = ""
+        if isinstance(fault, StorageCorrupt):
+            advice = fault.advice
+            if not advice and repairable is not None:
+                advice = (
+                    "keep the files, and check that all its directories are mounted; then "
+                    f"'bookie repair {repairable}' salvages it"
+                )
+        click.echo(f"bookie: {type(fault).__name__}: {fault}{advice and f' ({advice})'}", err=True)
         sys.exit(1)

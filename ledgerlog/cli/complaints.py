@@ -70,11 +70,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.Unauthorized, "it is not this client's ledger"),
     (errors.StorageLocked, "stop that process, or use a cluster that processes share (sqlite:PATH)"),
     (errors.CookieMismatch, "see 'bookie cookie --help' before you delete anything"),
-    (
-        errors.StorageCorrupt,
-        "keep the files; 'bookie repair' salvages a bookie's directory, and 'ledgerlog metadata restore' "
-        "restores the metadata store from a backup",
-    ),
+    (errors.StorageCorrupt, "keep the files; 'bookie repair' salvages a bookie's directory"),
     (errors.DiskFull, "free space on the disk"),
     (
         errors.IncompatibleVersion,
@@ -92,6 +88,8 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
 def complaint(error: BaseException) -> str:
     """Return one line: what happened, and what to try."""
     what = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    if isinstance(error, errors.StorageCorrupt) and error.advice:
+        return f"{what} ({error.advice})"
     for kind, next_step in _NEXT_STEPS:
         if isinstance(error, kind):
             return f"{what} ({next_step})"

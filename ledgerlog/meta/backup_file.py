@@ -138,6 +138,10 @@ def write_backup(path: str) -> Iterator[BackupWriter]:
         raise StorageError(f"the backup {path} cannot be written: {error}") from error
 
 
+def _damaged(path: str, offset: int | None, why: str) -> StorageCorrupt:
+    return StorageCorrupt(path, offset, why, advice="use another backup file")
+
+
 def open_backup(path: str) -> Backup:
     """Read and check a whole backup file.
 
@@ -148,7 +152,7 @@ def open_backup(path: str) -> Backup:
     """
 
     def fail(why: str) -> NoReturn:
-        raise StorageCorrupt(path, None, why)
+        raise _damaged(path, None, why)
 
     digest = hashlib.sha256()
     nodes = 0
@@ -158,9 +162,9 @@ def open_backup(path: str) -> Backup:
         for offset, content in _records(file, path):
             kind = content[:1]
             if end is not None:
-                raise StorageCorrupt(path, offset, "there are more bytes after the end of the backup")
+                raise _damaged(path, offset, "there are more bytes after the end of the backup")
             if (header is None) != (kind == b"H") or kind not in (b"H", b"N", b"E"):
-                raise StorageCorrupt(path, offset, "a record that is out of place")
+                raise _damaged(path, offset, "a record that is out of place")
             if kind == b"H":
                 fields = decode_record_untrusted(content[1:], "the head of the backup", fail)
                 header = fields.get("cluster", str), fields.integer("made_ms")
@@ -169,11 +173,11 @@ def open_backup(path: str) -> Backup:
                 try:
                     check_path(_node(content)[0])
                 except (InvalidArgument, UnicodeDecodeError, struct.error) as error:
-                    raise StorageCorrupt(path, offset, f"a node without a proper path: {error}") from error
+                    raise _damaged(path, offset, f"a node without a proper path: {error}") from error
             else:
                 end = decode_record_untrusted(content[1:], "the end of the backup", fail)
                 if end.get("sha256", bytes) != digest.digest() or end.integer("nodes") != nodes:
-                    raise StorageCorrupt(path, offset, "its end does not match the records before it")
+                    raise _damaged(path, offset, "its end does not match the records before it")
             digest.update(_RECORD.pack(len(content), zlib.crc32(content)))
             digest.update(content)
     if header is None or end is None:
@@ -196,9 +200,9 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 def _read_head(file: BinaryIO, path: str) -> bytes:
     head = file.read(_HEAD.size)
     if head[:8] != _MAGIC:
-        raise StorageCorrupt(path, 0, "this is not a backup of a metadata store")
+        raise _damaged(path, 0, "this is not a backup of a metadata store")
     if len(head) < _HEAD.size or _HEAD.unpack(head)[2] != zlib.crc32(head[:12]):
-        raise StorageCorrupt(path, 8, "the head of the backup is damaged")
+        raise _damaged(path, 8, "the head of the backup is damaged")
     version = _HEAD.unpack(head)[1]
     if version != _FORMAT:
         raise IncompatibleVersion(path, (version, version), (_FORMAT, _FORMAT))
@@ -211,15 +215,15 @@ def _records(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
     file.seek(offset)
     while head := file.read(_RECORD.size):
         if len(head) < _RECORD.size:
-            raise StorageCorrupt(path, offset, "it is cut short within a record")
+            raise _damaged(path, offset, "it is cut short within a record")
         size, checksum = _RECORD.unpack(head)
         if not 0 < size <= _CONTENT_MAX:
-            raise StorageCorrupt(path, offset, f"a record of {size} bytes")
+            raise _damaged(path, offset, f"a record of {size} bytes")
         content = file.read(size)
         if len(content) < size:
-            raise StorageCorrupt(path, offset, "it is cut short within a record")
+            raise _damaged(path, offset, "it is cut short within a record")
         if zlib.crc32(content) != checksum:
-            raise StorageCorrupt(path, offset, "a record fails its checksum")
+            raise _damaged(path, offset, "a record fails its checksum")
         yield offset, content
         offset += _RECORD.size + size
 

@@ -291,7 +291,7 @@ class MetadataFile:
             return None
         value, version, session_id, checksum = row
         if not isinstance(value, bytes) or _checksum(path, value, version, session_id) != checksum:
-            raise StorageCorrupt(self.path, None, f"the row of metadata node {path!r} fails its checksum")
+            raise damaged_file(self.path, None, f"the row of metadata node {path!r} fails its checksum")
         return StoredNode(value, version, session_id)
 
     def get(self, path: str) -> tuple[Versioned | None, str | None]:
@@ -339,9 +339,7 @@ class MetadataFile:
             return -1
         last, checksum = row
         if _counter_checksum(counter, last) != checksum:
-            raise StorageCorrupt(
-                self.path, None, f"the row of metadata counter {counter!r} fails its checksum"
-            )
+            raise damaged_file(self.path, None, f"the row of metadata counter {counter!r} fails its checksum")
         return int(last)
 
     def data_version(self) -> int:
@@ -357,7 +355,7 @@ class MetadataFile:
     def _newest_revision(self) -> int:
         (newest,) = self.execute("SELECT max(revision) FROM changes").fetchone()
         if newest is None:
-            raise StorageCorrupt(self.path, None, "the list of changes is empty")
+            raise damaged_file(self.path, None, "the list of changes is empty")
         return int(newest)
 
     def changes_since(self, revision: int) -> tuple[int, list[str] | None]:
@@ -368,7 +366,7 @@ class MetadataFile:
         with self.reading():
             oldest, newest = self.execute("SELECT min(revision), max(revision) FROM changes").fetchone()
             if oldest is None:
-                raise StorageCorrupt(self.path, None, "the list of changes is empty")
+                raise damaged_file(self.path, None, "the list of changes is empty")
             if oldest > revision + 1:
                 return newest, None
             rows = self.execute("SELECT path FROM changes WHERE revision > ?", (revision,)).fetchall()
@@ -507,15 +505,26 @@ def _read_snapshot(path: str, waiting_ms: int) -> Iterator[tuple[str, bytes] | t
             "ORDER BY path"
         ):
             if _checksum(name, value, version, owner) != checksum:
-                raise StorageCorrupt(path, None, f"the row of metadata node {name!r} fails its checksum")
+                raise damaged_file(path, None, f"the row of metadata node {name!r} fails its checksum")
             yield name, value
         for name, last, checksum in connection.execute("SELECT name, last, checksum FROM counters"):
             if _counter_checksum(name, last) != checksum:
-                raise StorageCorrupt(path, None, f"the row of metadata counter {name!r} fails its checksum")
+                raise damaged_file(path, None, f"the row of metadata counter {name!r} fails its checksum")
             yield name, int(last)
 
 
 # --- opening ------------------------------------------------------------------------------------
+
+
+def damaged_file(path: str, offset: int | None, why: str) -> StorageCorrupt:
+    """Return the error for damage of the metadata file."""
+    return StorageCorrupt(
+        path,
+        offset,
+        why,
+        advice=f"is it the right file? If it is, stop everything, move it, {path}-wal and {path}-shm away; "
+        "then 'ledgerlog metadata restore' restores a backup",
+    )
 
 
 def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> MetadataFile:
@@ -541,16 +550,18 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
         if not os.path.exists(path):
             if has_log:
                 raise StorageCorrupt(
-                    path, None, f"the file is gone, but its write-ahead log {path}-wal is there"
+                    path,
+                    None,
+                    f"the file is gone, but its write-ahead log {path}-wal is there",
+                    advice=f"put the file back; if it is lost, stop everything, move {path}-wal and "
+                    f"{path}-shm away; then 'ledgerlog metadata restore' restores a backup",
                 )
             if not create:
                 raise ClusterNotFound(f"there is no file {path}")
             _create(path)
         place = _place_of(path)
         if os.path.getsize(path) == 0:
-            raise StorageCorrupt(
-                path, 0, "the file is empty; a metadata file is never shorter than its schema"
-            )
+            raise damaged_file(path, 0, "the file is empty; a metadata file is never shorter than its schema")
     except OSError as error:
         raise MetadataUnavailable(f"cannot open the metadata file {path}: {error}") from error
     with translated(path):
@@ -645,7 +656,7 @@ def _configure(path: str, connection: sqlite3.Connection) -> None:
 def _check_identity(path: str, connection: sqlite3.Connection) -> None:
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     if application_id != APPLICATION_ID:
-        raise StorageCorrupt(
+        raise damaged_file(
             path,
             APPLICATION_ID_OFFSET,
             f"this is a SQLite file, but not ledgerlog metadata (application id {application_id:#x})",
@@ -655,18 +666,18 @@ def _check_identity(path: str, connection: sqlite3.Connection) -> None:
         raise IncompatibleVersion(path, (version, version), (SCHEMA_VERSION, SCHEMA_VERSION))
     found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")]
     if version != SCHEMA_VERSION or sorted(found) != sorted(_SCHEMA):
-        raise StorageCorrupt(path, None, f"its tables do not match metadata schema {version}")
+        raise damaged_file(path, None, f"its tables do not match metadata schema {version}")
 
 
 def _check_structure(path: str, connection: sqlite3.Connection) -> None:
     complaint = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if complaint != "ok":
-        raise StorageCorrupt(path, None, f"SQLite finds it damaged: {complaint}")
+        raise damaged_file(path, None, f"SQLite finds it damaged: {complaint}")
     oldest, newest, count = connection.execute(
         "SELECT min(revision), max(revision), count(*) FROM changes"
     ).fetchone()
     if count == 0 or newest - oldest + 1 != count:
-        raise StorageCorrupt(path, None, "the list of changes has a gap, so versions could come back")
+        raise damaged_file(path, None, "the list of changes has a gap, so versions could come back")
 
 
 # --- translation --------------------------------------------------------------------------------
@@ -686,7 +697,7 @@ def translated(path: str) -> Iterator[None]:
         raise _translate(path, error) from error
     except UnicodeDecodeError as error:
         # SQLite quotes the damaged part of a schema in its message, and sqlite3 cannot decode it.
-        raise StorageCorrupt(path, None, "its schema contains bytes that are not text") from error
+        raise damaged_file(path, None, "its schema contains bytes that are not text") from error
 
 
 def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
@@ -697,9 +708,9 @@ def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
     if code in _BUSY:
         return Busy(f"{path} is locked by another process")
     if code in _DAMAGED:
-        return StorageCorrupt(path, None, f"SQLite finds it damaged: {error}")
+        return damaged_file(path, None, f"SQLite finds it damaged: {error}")
     if extended == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
-        return StorageCorrupt(
+        return damaged_file(
             path, 18, "its header says that it is read-only, but ledgerlog never writes such a header"
         )
     if code == sqlite3.SQLITE_FULL:

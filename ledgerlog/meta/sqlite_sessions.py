@@ -69,8 +69,8 @@ from typing import ClassVar
 
 import attrs
 
-from ledgerlog.errors import MetadataError, MetadataUnavailable, SessionExpired, StorageCorrupt
-from ledgerlog.meta.sqlite_file import Busy, MetadataFile
+from ledgerlog.errors import MetadataError, MetadataUnavailable, SessionExpired
+from ledgerlog.meta.sqlite_file import Busy, MetadataFile, damaged_file
 
 logger = logging.getLogger(__name__)
 
@@ -473,7 +473,7 @@ class Sessions:
 
     def _is_current(self, session_id: str, boot_id: str, until_ns: int, *, is_claimed: bool = False) -> bool:
         if not isinstance(until_ns, int):
-            raise StorageCorrupt(self._file.path, None, "a session's lease is not a number")
+            raise damaged_file(self._file.path, None, "a session's lease is not a number")
         if boot_id != self._boot_id:
             return False
         if until_ns < _IN_THE_FILE:  # As version 0.1 writes it.

@@ -399,6 +399,19 @@ async def test_a_damaged_journal_is_refused_and_the_place_is_named(place: Place)
     assert str(segment) in next(item["damage"] for item in items if "damage" in item)
 
 
+async def test_a_damaged_directory_is_refused_and_the_command_that_salvages_it_is_named(place: Place) -> None:
+    place.data.mkdir()
+    (place.data / "cookie").write_bytes(b"no cookie")
+    code, error = await place.run("--id", "b1")
+    assert code == 1
+    assert f"'bookie repair {place.data}' salvages it" in error
+    done = await run_command("bookie", "rebuild-index", str(place.data))
+    assert f"'bookie repair {place.data}' salvages it" in done.stderr
+    done = await run_command("bookie", "repair", str(place.data), "--metadata", f"sqlite:{place.metadata}")
+    assert done.status == 1
+    assert "salvages it" not in done.stderr
+
+
 async def test_a_lost_index_is_refused_and_can_be_made_again_from_the_journal(place: Place) -> None:
     async with place.bookie("--id", "b1") as bookie:
         await fill(await bookie.address())

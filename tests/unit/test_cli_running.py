@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -13,7 +14,9 @@ import trio
 from ledgerlog.cli.complaints import complaint
 from ledgerlog.cli.options import numbers, parse_start, replication_of
 from ledgerlog.cli.running import Interrupted, interruptible, run, run_until_interrupted, unwrap
-from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, NotEnoughBookies
+from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, NotEnoughBookies, StorageCorrupt
+from ledgerlog.meta.backup_file import open_backup
+from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
@@ -198,3 +201,22 @@ def test_numbers_with_commas_are_checked() -> None:
     for wrong in ("", "0", "11", "1,x"):
         with pytest.raises(click.BadParameter):
             callback(ctx, param, wrong)
+
+
+async def test_the_advice_about_damage_fits_the_kind_of_file(tmp_path: Path) -> None:
+    (tmp_path / "backup").write_bytes(b"cut short")
+    with pytest.raises(StorageCorrupt) as of_backup:
+        open_backup(str(tmp_path / "backup"))
+    assert complaint(of_backup.value).endswith("(use another backup file)")
+
+    metadata = tmp_path / "metadata.sqlite"
+    (tmp_path / "metadata.sqlite-wal").write_bytes(b"left")
+    with pytest.raises(StorageCorrupt) as of_log:
+        async with open_sqlite_store(metadata):
+            pass
+    assert f"move {metadata}-wal and {metadata}-shm away; then 'ledgerlog metadata restore'" in complaint(
+        of_log.value
+    )
+
+    of_bookie = StorageCorrupt("/b1/journal/1.journal", 7, "no block")
+    assert complaint(of_bookie).endswith("(keep the files; 'bookie repair' salvages a bookie's directory)")
