@@ -57,6 +57,7 @@ from ledgerlog.redact import redact
 
 __all__ = [
     "Destination",
+    "TABLE_DIRECTORY",
     "StoredFile",
     "base_name",
     "delete_file",
@@ -75,6 +76,8 @@ __all__ = [
 _NAME = re.compile(r"[^/\0]+(/(metadata/)?[^/\0]+)?\Z")
 """The allowed names: a file in a log's directory, a file of the log's table (``archive.table``), or one plain
 name."""
+TABLE_DIRECTORY = "metadata"
+"""The directory, in a log's directory, with the own files of the log's table."""
 _NONCE = re.compile(r"[0-9a-f]+\Z")
 _CLUSTER_DIGITS = 16
 _LOG_NAME_MAX = 200
@@ -184,6 +187,8 @@ def _resolve(url: str) -> tuple[Any, str]:
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
         # Drop the cause: it quotes the URL with its password.
         raise InvalidArgument(f"pyarrow finds no files at {url!r}: {cause}") from None
+    if "\0" in path:
+        raise InvalidArgument(f"{url!r} is not a path: it contains a zero byte")
     return _with_deadlines(filesystem), path
 
 
@@ -264,8 +269,6 @@ class Destination:
         self.url = base.rstrip("/") + mark + query
         with files_as_errors(self.url):
             self._filesystem, self._root = _resolve(self.url)
-        if "\0" in self._root:
-            raise InvalidArgument(f"{where!r} is not a path: it contains a zero byte")
         self._is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
     def __repr__(self) -> str:

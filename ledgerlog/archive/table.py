@@ -70,6 +70,7 @@ from pyiceberg.types import (
 )
 
 from ledgerlog.archive.destinations import (
+    TABLE_DIRECTORY,
     Destination,
     StoredFile,
     base_name,
@@ -93,7 +94,6 @@ _HOW_TO_MAKE_ANEW = "`ledgerlog spark archive ... --new-table`, or TableOptions(
 _DAMAGED = (FileNotFoundError, ValidationError, ValueError)
 """The errors of pyiceberg if it finds no table in the file that the catalog names."""
 _UNREADABLE = "unreadable"
-_METADATA = "metadata"
 _FIRST = "ledgerlog.first-offset"
 _END = "ledgerlog.end-offset"
 _LOG = "ledgerlog.log"
@@ -301,16 +301,25 @@ class LogTable:
     def _expect_superseded(self, table: Table) -> None:
         """Check that a table belongs to an earlier, deleted log of this name."""
         found = table.properties
-        earlier = found.get(_INCARNATION, "")
-        if (
-            any(found.get(key) != self._mine[key] for key in (_LOG, _CLUSTER))
-            or not earlier.isdecimal()
-            or int(earlier) > int(self._mine[_INCARNATION])
-        ):
+        earlier = self._incarnation_in(table)
+        if earlier is None or earlier > int(self._mine[_INCARNATION]):
             raise InvalidArgument(
-                f"table {self.name} belongs to log {found.get(_LOG)!r}, incarnation {earlier or None}, of "
-                f"cluster {found.get(_CLUSTER)}: choose another namespace or another catalog"
+                f"table {self.name} belongs to log {found.get(_LOG)!r}, incarnation "
+                f"{found.get(_INCARNATION)}, of cluster {found.get(_CLUSTER)}: choose another namespace or "
+                "another catalog"
             )
+
+    def _is_superseded_by(self, table: Table) -> bool:
+        """Whether a table belongs to a later log of this name. It has replaced the table of this log."""
+        later = self._incarnation_in(table)
+        return later is not None and later > int(self._mine[_INCARNATION])
+
+    def _incarnation_in(self, table: Table) -> int | None:
+        """Return the incarnation of the log of this name that a table belongs to; None: of no such log."""
+        found = table.properties
+        incarnation = found.get(_INCARNATION, "")
+        is_named = all(found.get(key) == self._mine[key] for key in (_LOG, _CLUSTER))
+        return int(incarnation) if is_named and incarnation.isdecimal() else None
 
     def by_url(self, records: Iterable[ArchivedFile]) -> dict[str, ArchivedFile]:
         """Return the records by the URLs of their files. As in tables, URLs lack options and passwords.
@@ -423,7 +432,9 @@ class LogTable:
                 self._identifier,
                 _SCHEMA,
                 location=location,
-                properties=_PROPERTIES | self._mine | {"write.metadata.path": f"{location}/{_METADATA}"},
+                properties=_PROPERTIES
+                | self._mine
+                | {"write.metadata.path": f"{location}/{TABLE_DIRECTORY}"},
             )
         except TableAlreadyExistsError as cause:
             raise TableChanged(self.name) from cause
@@ -457,22 +468,38 @@ class LogTable:
                 if base_name(file.name) not in kept:
                     self._destination.delete(file.name)
 
-    def drop(self) -> None:
+    def drop(self) -> bool:
         """Drop the table, if it is this log's, and delete its own files. The files of the archive stay.
+
+        Returns:
+            Whether the log has no table now. False: its table has manifests, but is not in this catalog, so
+            another catalog may have it. Then nothing was changed.
 
         Raises:
             ArchiveUnavailable: The catalog or the destination did not answer.
         """
         with self._translated():
-            # A damaged table does not say which log it belongs to.
-            with suppress(NoSuchTableError, *_DAMAGED):
-                if self._is_of(self._catalog.load_table(self._identifier)):
+            own = self._list_own_files()
+            manifests = [file for file in own if file.name.endswith(".avro")]
+            with suppress(*_DAMAGED):  # A damaged table does not say which log it belongs to.
+                try:
+                    table = self._catalog.load_table(self._identifier)
+                except NoSuchTableError:
+                    table = None
+                if table is not None and self._is_of(table):
+                    # Delete the manifests first. Without them, after a crash, the files that are left do not
+                    # look like a table in another catalog.
+                    for file in manifests:
+                        self._destination.delete(file.name)
                     self._catalog.drop_table(self._identifier)
-            for file in self._list_own_files():
+                elif manifests and (table is None or not self._is_superseded_by(table)):
+                    return False
+            for file in own:
                 self._destination.delete(file.name)
+            return True
 
     def _list_own_files(self) -> list[StoredFile]:
-        return self._destination.list(f"{self._directory}/{_METADATA}")
+        return self._destination.list(f"{self._directory}/{TABLE_DIRECTORY}")
 
     def _is_of(self, table: Table) -> bool:
         return all(table.properties.get(key) == value for key, value in self._mine.items())

@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from ledgerlog.archive.core.compaction import prefix_rule
+from ledgerlog.archive.destinations import Destination
 from ledgerlog.archive.jobs.archiver import ArchiveStep
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archive.jobs.publishing import TableOptions, open_publisher
@@ -552,6 +553,76 @@ async def test_the_table_of_a_deleted_log_is_dropped_and_a_new_log_of_its_name_g
         await retire_gone(client.opened, str(tmp_path), table=TABLE)
         assert catalog_of(tmp_path).list_tables("ledgerlog") == []
         assert files(tmp_path) == [tmp_path / CATALOG_FILE], "no file of either log is left"
+
+
+async def test_a_job_elsewhere_drops_the_table_of_a_deleted_log_before_it_deletes_its_files(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with open_cluster() as cluster, cluster.client() as client:
+        await full_log(client)
+        await archive(client, one)
+        await delete_log(client.opened, "log")
+        crash_at(client, 0, among=("table dropped",))
+        with pytest.raises(Crash):
+            await retire_gone(client.opened, str(two), table=TABLE)
+        assert catalog_of(one).list_tables("ledgerlog") == []
+        assert len(parquet_in(one)) == 6
+        client.opened.environment.mark = lambda _: None
+        steps = await retire_gone(client.opened, str(two), table=TABLE)
+        assert [step.what for step in steps] == ["retired"] * 6
+        assert files(one) == [one / CATALOG_FILE]
+        assert not two.exists(), "the destination of the job is not begun"
+
+
+@pytest.mark.parametrize(
+    "options", [None, TableOptions(namespace="another"), TableOptions(catalog="company")], ids=str
+)
+@pytest.mark.parametrize("destination", ["one", "two"])
+async def test_the_files_of_a_deleted_log_stay_while_a_table_in_another_catalog_names_them(
+    tmp_path: Path, options: TableOptions | None, destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__COMPANY__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__COMPANY__URI", f"sqlite:///{tmp_path}/company.sqlite")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path / "one")
+        before = shown(tmp_path / "one")
+        await delete_log(client.opened, "log")
+        steps = await retire_gone(client.opened, str(tmp_path / destination), table=options)
+        assert [step.what for step in steps] == ["skipped"] * 6
+        assert f"the destination {(tmp_path / 'one').as_uri()}" in steps[0].why
+        assert shown(tmp_path / "one") == before
+        assert len(await archived(client, log)) == 6
+        steps = await retire_gone(client.opened, str(tmp_path / "one"), table=TABLE)
+        assert [step.what for step in steps] == ["retired"] * 6
+
+
+async def test_a_crash_while_a_table_is_dropped_leaves_no_file_for_ever(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await full_log(client)
+        await archive(client, tmp_path)
+        await delete_log(client.opened, "log")
+        deleted = Destination.delete
+
+        for crash in range(100):
+
+            def delete(self: Destination, name: str, left: list[None] = [None] * crash) -> bool:
+                if not left:
+                    raise Crash
+                left.pop()
+                return deleted(self, name)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Destination, "delete", delete)
+                try:
+                    await retire_gone(client.opened, str(tmp_path), table=TABLE)
+                except (Crash, ArchiveUnavailable):
+                    continue
+            break
+        assert catalog_of(tmp_path).list_tables("ledgerlog") == []
+        assert files(tmp_path) == [tmp_path / CATALOG_FILE]
 
 
 async def test_a_day_later_old_snapshots_and_what_only_they_need_are_gone(tmp_path: Path) -> None:

@@ -213,9 +213,9 @@ MUTANTS = (
     mutant(
         "the_table_of_another_log_is_taken_over",
         "A.6",
-        "LogTable._expect_superseded",
-        "any(found.get(key) != self._mine[key] for key in (_LOG, _CLUSTER))",
-        "False",
+        "LogTable._incarnation_in",
+        "all(found.get(key) == self._mine[key] for key in (_LOG, _CLUSTER))",
+        "True",
         f"{_TABLE}::test_the_table_of_another_log_or_cluster_is_refused_and_stays",
     ),
     mutant(

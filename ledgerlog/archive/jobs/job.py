@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import partial
 
-from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, Steps, guarded
+from ledgerlog.archive.jobs.archiver import Archiver, ArchiveStep, OnStep, Steps, done, guarded
 from ledgerlog.archive.jobs.claiming import load_destination
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.publishing import TableOptions, drop_table, open_publisher
-from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.errors import LogNotFound, MetadataCorrupt, NotEnoughBookies
+from ledgerlog.archive.reader import in_thread
+from ledgerlog.archive.registry import ArchiveRegistry, DestinationRegistry
+from ledgerlog.errors import (
+    ArchiveCorrupt,
+    ArchiveUnavailable,
+    InvalidArgument,
+    LogNotFound,
+    MetadataCorrupt,
+    NotEnoughBookies,
+)
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.belonging import check_cluster
+from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.layout import CLUSTER
 
 __all__ = ["archive_log", "cluster_id", "open_archiver", "retire_gone"]
@@ -168,8 +179,9 @@ async def retire_gone(
             is there are deleted too.
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
-        table: Where the tables of archives are. The tables of these logs are dropped first. None: there are
-            no tables.
+        table: Where the tables of archives are, at each destination. The tables of these logs are dropped
+            first. If a table is in another catalog, its log's files stay, and the steps are ``skipped``.
+            None: no table is dropped.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -200,21 +212,91 @@ async def retire_gone(
             logger.warning("no archived file of a damaged log is deleted: %s", damage)
             continue
         # The log is gone for good, so no more records are added to these.
-        archiver = Archiver(
-            client,
-            records[0][0].log,
-            incarnation,
-            await load_destination(destination),
-            cluster=await cluster_id(client),
-            keep_copies_s=ARCHIVE_KEEP_COPIES_S,
-        )
-        await archiver.claim(accept=accept_destination)
-        await drop_table(archiver, table)
-        # Now delete the files that no record names, no matter how old they are. After the last record is
-        # deleted, no job looks here again. If a job is about to make a record, it finds no log and deletes
-        # its file.
-        for step in await clean(archiver, min_age_s=0):
-            steps.tell(step)
-        for record, _ in records:
-            steps.tell(await guarded(archiver, archiver.retire(record), record.ledger_id))
+        archiver = await _archiver_of(client, records[0][0], destination)
+        here, elsewhere = await _by_destination(archiver, [record for record, _ in records], steps.tell)
+        where = await in_thread(archiver.destination.where, file=archiver.destination.url)
+        if here or await DestinationRegistry(client.store).find(where) is not None:
+            await archiver.claim(accept=accept_destination)
+            await _retire_at(archiver, here, table, steps.tell)
+        for url, its in elsewhere.items():
+            try:
+                await archiver.markers.expect(its[0].file)
+                await _retire_at(await _archiver_of(client, its[0], url), its, table, steps.tell)
+            except (ArchiveCorrupt, ArchiveUnavailable, InvalidArgument) as failure:
+                logger.error("log=%s: %s", archiver.name, failure)
+                told = {step.ledger_id for step in steps}
+                for record in its:
+                    if record.ledger_id not in told:
+                        steps.tell(done("failed", record, why=str(failure)))
     return steps
+
+
+async def _archiver_of(client: LedgerClient, record: ArchivedFile, where: str) -> Archiver:
+    """Return the archive, at a destination, of the log that a record belongs to."""
+    return Archiver(
+        client,
+        record.log,
+        record.incarnation,
+        await load_destination(where),
+        cluster=await cluster_id(client),
+        keep_copies_s=ARCHIVE_KEEP_COPIES_S,
+    )
+
+
+async def _by_destination(
+    archiver: Archiver, records: Sequence[ArchivedFile], tell: OnStep
+) -> tuple[list[ArchivedFile], dict[str, list[ArchivedFile]]]:
+    """Return the records of the files at the archiver's destination, and those at others by their URLs.
+
+    A record that names a file of another log is in neither; ``tell`` gets its ``failed`` step.
+    """
+    from ledgerlog.archive.destinations import destination_url, where_of
+
+    def is_here(url: str) -> bool:
+        try:
+            return where_of(url) == archiver.destination.where()
+        except InvalidArgument:
+            return False
+
+    by_url: dict[str, list[ArchivedFile]] = {}
+    for record in records:
+        try:
+            archiver.expect_own(record)
+        except ArchiveCorrupt as failure:
+            logger.error("ledger=%d: %s", record.ledger_id, failure)
+            tell(done("failed", record, why=str(failure)))
+        else:
+            by_url.setdefault(destination_url(record.file), []).append(record)
+    here: list[ArchivedFile] = []
+    for url in list(by_url):
+        if await in_thread(partial(is_here, url), file=url):
+            here += by_url.pop(url)
+    return here, by_url
+
+
+async def _retire_at(
+    archiver: Archiver, records: Sequence[ArchivedFile], table: TableOptions | None, tell: OnStep
+) -> None:
+    """Drop the table of a log that was deleted. Then delete its files at one destination, and their records.
+
+    If the table is in another catalog, the files stay, because a reader of the table needs them.
+    """
+    from ledgerlog.archive.destinations import TABLE_DIRECTORY
+
+    if not await drop_table(archiver, table):
+        destination = archiver.destination
+        own_files = destination.url_of(f"{archiver.directory}/{TABLE_DIRECTORY}")
+        why = (
+            "a table names it, and is not in the catalog of this job. Name the table's catalog and namespace "
+            f"(--catalog, --namespace), and the destination {destination.url}. If no catalog has the table, "
+            f"delete {own_files}"
+        )
+        for record in records:
+            tell(done("skipped", record, why=why))
+        return
+    # Now delete the files that no record names, no matter how old they are. After the last record is deleted,
+    # no job looks here again. If a job is about to make a record, it finds no log and deletes its file.
+    for step in await clean(archiver, min_age_s=0):
+        tell(step)
+    for record in records:
+        tell(await guarded(archiver, archiver.retire(record), record.ledger_id))

@@ -164,15 +164,28 @@ class Publisher:
         )
 
 
-async def drop_table(archiver: Archiver, options: TableOptions | None) -> None:
+async def drop_table(archiver: Archiver, options: TableOptions | None) -> bool:
     """Drop the table of a log that was deleted. The files of the archive stay.
 
     A table of another log stays. See ``open_publisher`` for the arguments and the errors.
+
+    Returns:
+        Whether the log has no table now. False: its table is not in the catalog of ``options``.
     """
+    from ledgerlog.archive.destinations import TABLE_DIRECTORY
+
+    destination = archiver.destination
+    own = partial(destination.list, f"{archiver.directory}/{TABLE_DIRECTORY}")
+    if not await in_thread(own, file=destination.url):
+        return True
+    if options is None or (options.catalog is None and not has_default_catalog(destination.url)):
+        return False
     async with _opened(archiver, options) as table:
-        if table is not None:
-            await in_thread(table.drop, file=table.name)
+        assert table is not None
+        is_gone = await in_thread(table.drop, file=table.name)
+        if is_gone:
             archiver.mark("table dropped")
+        return is_gone
 
 
 @asynccontextmanager
