@@ -119,8 +119,8 @@ def _age(text: str) -> float | None:
 @click.option(
     "--accept-destination",
     is_flag=True,
-    help="Accept WHERE even if it lacks the marker of this cluster's archive. First check that it is the "
-    "right place, and mounted.",
+    help="Accept WHERE even if it lacks the marker of this cluster's archive, or if it is new and the log "
+    "has files elsewhere. First check that it is the right place, and mounted.",
 )
 @click.option("--merge", is_flag=True, help="Then merge small files into fewer, larger ones.")
 @click.option(

@@ -136,8 +136,8 @@ def archive_on_spark(
         destination: The destination of new files: a directory, or a URL that ``pyarrow.fs`` knows.
         keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
             in this run.
-        accept_destination: The destination is the right one although its marker is missing; make a new
-            marker.
+        accept_destination: The destination is the right one although its marker is missing, or although the
+            log has files elsewhere; make a new marker.
         table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
             Pass the same value to all jobs of a log.
         on_progress: Called with two numbers: the tasks that are done, and all tasks.
@@ -148,7 +148,8 @@ def archive_on_spark(
     Raises:
         LogNotFound: There is no log of this name.
         InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
-            there for this log (``archive.jobs.publishing.open_publisher``).
+            there for this log (``archive.jobs.publishing.open_publisher``). Or the destination is new, the
+            log has files elsewhere, and ``accept_destination`` is not set.
         ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
         ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination failed or did not answer in time, or its marker is missing and
@@ -290,7 +291,8 @@ def compact_on_spark(
 
     Raises:
         InvalidArgument: ``key`` or ``tombstones`` is malformed, or pyarrow cannot find files at
-            ``destination``, or the table or its catalog is not there for this log.
+            ``destination``, or the table or its catalog is not there for this log. Or the destination is
+            new, and the log has files elsewhere.
         LogNotFound: There is no log of this name.
         ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
         ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.

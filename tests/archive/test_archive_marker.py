@@ -13,10 +13,10 @@ from ledgerlog.archive import destinations
 from ledgerlog.archive.jobs import archiver
 from ledgerlog.archive.jobs.claiming import Markers, load_destination
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
-from ledgerlog.archive.jobs.rewrite import merge_log
+from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.archive.reader import check_archive
 from ledgerlog.archive.registry import DestinationRegistry
-from ledgerlog.errors import ArchiveUnavailable
+from ledgerlog.errors import ArchiveUnavailable, InvalidArgument
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
 from ledgerlog.model.archive import DESTINATION_ID_BYTES, MARKER_BYTES, ArchiveDestination, ArchivedFile
@@ -95,6 +95,26 @@ async def test_a_destination_that_is_not_mounted_is_refused_and_nothing_is_withd
         assert await archived(client, log) == before
         mount(where, away)
         assert await archive(client, where) == ["given up"] * 2
+
+
+async def test_a_log_with_files_elsewhere_does_not_begin_a_new_destination_unless_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    where, new = tmp_path / "archive", tmp_path / "arhcive"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, where)
+        other = await new_log(client, "other")
+        await fill(other, 2)
+        for job in (archive_log, merge_log, compact_log):
+            with pytest.raises(InvalidArgument, match=f"{where}\\..*--accept-destination"):
+                await job(client.opened, "log", str(new))
+        assert not new.exists()
+        assert [place.url for place in await DestinationRegistry(client.store).all()] == [where.as_uri()]
+        assert await archive_log(client.opened, "log", str(new), accept_destination=True) == []
+        await fill(log, 2)
+        assert await archive(client, new) == ["given up"] * 3 + ["copied"]
+        assert len(list(new.rglob("*.parquet"))) == 1
+        assert await archive(client, tmp_path / "others", log="other") == ["copied"]
 
 
 async def test_another_log_does_not_begin_below_a_mount_point(tmp_path: Path) -> None:
@@ -201,7 +221,10 @@ async def test_the_marker_of_the_place_where_the_file_lies_counts_and_not_that_o
         log = await two_archived(client, tmp_path / "old")
         before = await archived(client, log)
         away = unmount(tmp_path / "old")
-        assert set(await archive(client, tmp_path / "new")) == {"failed"}
+        steps = await archive_log(
+            client.opened, "log", str(tmp_path / "new"), keep_copies_s=0, accept_destination=True
+        )
+        assert {step.what for step in steps} == {"failed"}
         assert await archived(client, log) == before
         mount(tmp_path / "old", away)
         assert await archive(client, tmp_path / "new") == ["given up"] * 2

@@ -205,7 +205,7 @@ class Archiver:
 
         From then on the archiver works at the URL that the store has for the destination.
         """
-        place = await self.markers.claim(self.destination, accept=accept)
+        place = await self.markers.claim(self.destination, incarnation=self.incarnation, accept=accept)
         if place.url != self.destination.url:
             self.destination = await load_destination(place.url)
         self._place = place

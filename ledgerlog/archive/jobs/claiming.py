@@ -9,14 +9,14 @@ destination is mounted and is the right one. A job that opens a destination acts
     known           missing                  refuses with ArchiveUnavailable, before it looks at any file
     not known       there, with the id of a  works: this is the known destination under another name, for
                     known destination        example another path or another host
-    not known       missing                  refuses if records name files there. Otherwise the destination
-                                             is new: the job makes a marker, records it in the store, and
-                                             works
+    not known       missing                  refuses if records name files there, or if the log has files at
+                                             another destination. Otherwise the destination is new: the job
+                                             makes a marker, records it in the store, and works
 
 If a marker is missing, the destination is not mounted, or it is the wrong one. Or the destination was
-restored without its marker. In that case, pass ``accept_destination`` once. The job then makes a new marker
-and records the new id. From then on a marker with the old id, for example below a mount point, vouches for
-nothing.
+restored without its marker, or the log is to have files at a second destination. In these two cases, pass
+``accept_destination`` once. The job then makes a new marker and records the new id. From then on a marker
+with the old id, for example below a mount point, vouches for nothing.
 
 **The marker comes first**, and then its node in the store. So a crash leaves a marker that no node names,
 never a known destination without its marker. If two jobs find a new destination at once, one of them makes
@@ -101,27 +101,33 @@ class Markers:
     """
 
     def __init__(self, client: LedgerClient, cluster: str) -> None:
-        from ledgerlog.archive import marker
+        from ledgerlog.archive import destinations, marker
 
+        self._destination_url = destinations.destination_url
         self._marker = marker
         self._client = client
         self.cluster = cluster
         self._places = DestinationRegistry(client.store)
 
-    async def claim(self, destination: Destination, *, accept: bool = False) -> ArchiveDestination:
+    async def claim(
+        self, destination: Destination, *, incarnation: int, accept: bool = False
+    ) -> ArchiveDestination:
         """Check that a marker vouches for the destination. If the destination is new, make its marker.
 
         If the destination has no id yet, it gets one.
 
         Args:
             destination: The destination.
-            accept: Make a new marker even if the destination's marker is missing.
+            incarnation: The log whose files will be there.
+            accept: Make a new marker even if the destination's marker is missing, and even if the destination
+                is new and the log has files elsewhere.
 
         Returns:
             The store's record of the destination. The files are at its ``url``, which is the same place as
             ``destination``.
 
         Raises:
+            InvalidArgument: The destination is new, the log has files elsewhere, and ``accept`` is not set.
             ArchiveUnavailable: The marker is missing and ``accept`` is not set, or the file system failed. Or
                 the archive was moved away, or the store has another URL for it.
             MetadataOutcomeUnknown: The new marker may be recorded or not. Call it again.
@@ -154,12 +160,19 @@ class Markers:
                 if found is not None:
                     raise self.refusal(destination, destination.url, found[0])
                 named = await self._file_below(destination)
-                if named is not None:
+                elsewhere = await self._elsewhere(incarnation)
+                if named is not None or elsewhere:
                     # Another job may have claimed the destination in the meantime: every job makes the node
                     # before its first record. So look for the node again.
                     if await self._places.find(where) is not None:
                         continue
-                    raise self.refusal(destination, named, None)
+                    if named is not None:
+                        raise self.refusal(destination, named, None)
+                    raise InvalidArgument(
+                        f"{destination.url} is a new destination, but this log has archived files at "
+                        f"{', '.join(elsewhere)}. Give that destination. If the log is to have files at "
+                        f"both, accept the new one once: {_HOW_TO_ACCEPT}"
+                    )
             made = await self._make(destination, where, found)
             if made is not None:
                 return made
@@ -315,6 +328,12 @@ class Markers:
             if found is not None:
                 return found
         return None
+
+    async def _elsewhere(self, incarnation: int) -> list[str]:
+        """Return the destinations of a log's files, without secrets."""
+        records = await ArchiveRegistry(self._client.store).of_log(incarnation)
+        places = {self._destination_url(record.file) for record, _ in records}
+        return sorted(redact(place) for place in places)
 
 
 def _first_below(destination: Destination, files: Sequence[str]) -> str | None:

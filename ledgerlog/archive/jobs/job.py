@@ -49,12 +49,13 @@ async def open_archiver(
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds.
         incarnation: The incarnation that the log must have; None: any.
-        accept_destination: Work even if the destination's marker is missing, and make a new one
-            (``archive.jobs.claiming``).
+        accept_destination: Work even if the destination's marker is missing, or if the destination is new and
+            the log has files elsewhere; make a new marker (``archive.jobs.claiming``).
 
     Raises:
         LogNotFound: There is no log of this name, or it has another incarnation.
-        InvalidArgument: pyarrow cannot find files at ``destination``.
+        InvalidArgument: pyarrow cannot find files at ``destination``. Or it is new, the log has files
+            elsewhere, and ``accept_destination`` is not set.
         ArchiveSupportMissing: pyarrow is not installed.
         ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing and
             ``accept_destination`` is not set.
@@ -111,8 +112,8 @@ async def archive_log(
         destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
         keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
             in this run.
-        accept_destination: The destination is the right one although its marker is missing; make a new
-            marker.
+        accept_destination: The destination is the right one although its marker is missing, or although the
+            log has files elsewhere; make a new marker.
         table: Where the archive's Iceberg table is (``archive.jobs.publishing``). None: there is no table.
             Pass the same value to all jobs of a log.
         on_step: Called with each step when it is done.
@@ -123,7 +124,8 @@ async def archive_log(
     Raises:
         LogNotFound: There is no log of this name.
         InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
-            there for this log (``archive.jobs.publishing.open_publisher``).
+            there for this log (``archive.jobs.publishing.open_publisher``). Or the destination is new, the
+            log has files elsewhere, and ``accept_destination`` is not set.
         ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
         ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination failed or did not answer in time. Or it has files of this cluster,

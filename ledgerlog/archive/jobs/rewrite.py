@@ -200,7 +200,8 @@ async def merge_log(
     Raises:
         LogNotFound: There is no log of this name.
         InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
-            there for this log (``archive.jobs.publishing.open_publisher``).
+            there for this log (``archive.jobs.publishing.open_publisher``). Or the destination is new, and
+            the log has files elsewhere.
         ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
         ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination or the catalog of the table failed or did not answer in time, or
@@ -288,7 +289,8 @@ async def compact_log(
             Spark.
         LogNotFound: There is no log of this name.
         InvalidArgument: pyarrow cannot find files at ``destination``, or the table or its catalog is not
-            there for this log (``archive.jobs.publishing.open_publisher``).
+            there for this log (``archive.jobs.publishing.open_publisher``). Or the destination is new, and
+            the log has files elsewhere.
         ArchiveSupportMissing: pyarrow is not installed, or pyiceberg if there is a table.
         ArchiveCorrupt: The table is damaged, or another program changed it. Nothing was done.
         ArchiveUnavailable: The destination or the catalog of the table failed or did not answer in time, or
