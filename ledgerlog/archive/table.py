@@ -23,7 +23,8 @@ records cannot commit last. The same holds for a commit that a job no longer wai
 **Changed by others.** Programs may rewrite the table's manifests, expire snapshots, and add tags. But if
 another program changed which files the table names, ``load`` refuses the table: it may no longer show the
 files of the log. Other programs may remove every snapshot that a job made. So the table's property
-``ledgerlog.files`` has a digest of the names of the files that the last commit left.
+``ledgerlog.files`` has a digest of the names of the files that the last commit left, and its property
+``ledgerlog.first-offset`` has the first offset of the log at that commit.
 
 Everything here blocks; ``archive.jobs.publishing`` runs it in threads. Errors of pyiceberg and of the
 libraries below pyiceberg become ``ArchiveUnavailable``.
@@ -159,6 +160,8 @@ class LoadedTable:
     table, or if ``commit`` has to make a new table."""
     table: Table | None = None
     """The table; None: ``commit`` makes one."""
+    first_offset: str | None = None
+    """The first offset of the log at the last commit of a job; None: an earlier version made that commit."""
     replaced: str | None = None
     """The table that ``commit`` replaces: the place of its metadata, or ``_UNREADABLE``. None: replace
     none."""
@@ -267,7 +270,9 @@ class LogTable:
                 self._expect_superseded(table)
             elif not self._is_anew:
                 try:
-                    return LoadedTable(files=self._files(table), table=table)
+                    return LoadedTable(
+                        files=self._files(table), table=table, first_offset=table.properties.get(_FIRST)
+                    )
                 except _DAMAGED as cause:
                     raise self._damage(cause) from cause
             return LoadedTable(replaced=table.metadata_location)
@@ -379,7 +384,8 @@ class LogTable:
         end_offset: int,
         expire_before: datetime,
     ) -> Table:
-        """Add and remove files in one snapshot. If there is no table yet, make it first.
+        """Add and remove files in one snapshot, which also has the log's first offset. If there is no table
+        yet, make it first.
 
         Args:
             base: What ``load`` returned. Do not use it again.
@@ -405,7 +411,7 @@ class LogTable:
             with table.transaction() as transaction:
                 files = base.files.keys() - {file.file_path for file in removed}
                 files |= {file.file_path for file in added}
-                transaction.set_properties({_FILES: _digest(files)})
+                transaction.set_properties({_FILES: _digest(files), _FIRST: f"{first_offset}"})
                 update = transaction.update_snapshot(snapshot_properties=properties)
                 with update.overwrite() if removed else update.merge_append() as producer:
                     for file in removed:

@@ -625,6 +625,23 @@ async def test_a_crash_while_a_table_is_dropped_leaves_no_file_for_ever(tmp_path
         assert files(tmp_path) == [tmp_path / CATALOG_FILE]
 
 
+async def test_a_truncation_inside_a_file_moves_the_first_offset_of_the_table(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        before = shown(tmp_path)
+        await log.truncate(2)
+        assert [step.what for step in await archive(client, tmp_path)] == ["published"]
+        head = table_of(tmp_path).current_snapshot()
+        assert head is not None
+        assert head.summary is not None
+        first = int(head.summary.additional_properties["ledgerlog.first-offset"])
+        assert first == 2
+        assert shown(tmp_path) == before, "a file is removed only as a whole"
+        assert [row for row in before if row[0] >= first] == rows_of(await records_of(log))
+        assert await archive(client, tmp_path) == []
+
+
 async def test_a_day_later_old_snapshots_and_what_only_they_need_are_gone(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await full_log(client)

@@ -2,7 +2,9 @@
 
     1  Load the table. Then read from the metadata store which files are part of the log.
     2  If the table names other files, commit one snapshot that adds the missing files and removes the others.
-       If another job committed since step 1, or merged files between the reads of step 1, begin again.
+       Also commit one if the table has another first offset of the log: a truncation inside a file changes
+       only this. If another job committed since step 1, or merged files between the reads of step 1, begin
+       again.
 
 Every job publishes when it is done. ``archive_log`` publishes two more times: before it deletes files whose
 ledgers the log no longer names, and before it deletes files that no metadata record names. So the current
@@ -73,8 +75,8 @@ class Publisher:
         """Make the table name the files that are part of the log now.
 
         Args:
-            tell: Called with a ``published`` step if the table named other files before, or with a ``failed``
-                step.
+            tell: Called with a ``published`` step if the table named other files before, or another first
+                offset, or with a ``failed`` step.
 
         Returns:
             Whether the table now names exactly the log's files. True if the archive has no table.
@@ -129,7 +131,9 @@ class Publisher:
             files = await in_thread(partial(table.by_url, ours), file=table.name)
             removed = [file for url, file in base.files.items() if url not in files]
             new = [record for url, record in files.items() if url not in base.files]
-            if not removed and not new:
+            first_offset = 0 if metadata is None else metadata.first_offset
+            is_same_start = not base.files or base.first_offset == f"{first_offset}"
+            if not removed and not new and is_same_start:
                 return None
             added = [await in_thread(partial(table.data_file, record), file=record.file) for record in new]
             archiver.mark("table planned")
@@ -141,7 +145,7 @@ class Publisher:
                 base,
                 added,
                 removed,
-                first_offset=0 if metadata is None else metadata.first_offset,
+                first_offset=first_offset,
                 end_offset=max((record.end_offset for record in files.values()), default=0),
                 expire_before=day_ago,
             )
@@ -156,7 +160,8 @@ class Publisher:
                 ledger_id=None,
                 records=sum(record.record_count for record in files.values()),
                 bytes=sum(record.file_bytes for record in files.values()),
-                why=f"table {table.name} has {len(files)} files: {len(added)} new ones, {len(removed)} fewer",
+                why=f"table {table.name} has {len(files)} files: {len(added)} new ones, {len(removed)} "
+                f"fewer, first offset {first_offset}",
             )
         raise ArchiveUnavailable(
             f"of table {table.name}",
