@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ import trio
 
 from ledgerlog.archive.core.compaction import KeyRule, json_rule, prefix_rule
 from ledgerlog.archive.jobs.archiver import LATE
-from ledgerlog.archive.jobs.job import open_archiver
+from ledgerlog.archive.jobs.job import archive_log, open_archiver
 from ledgerlog.archive.jobs.rewrite import compact_log, groups_to_compact, merge_log
 from ledgerlog.archive.reader import ArchiveReader, open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
@@ -536,3 +537,26 @@ async def test_keys_may_be_values_of_json(tmp_path: Path) -> None:
         await compact(client, tmp_path, json_rule("id.n"))
         assert [record.offset for record in await records_of(log)] == [1, 2, 3, 4, 5]
         assert len(await ArchiveRegistry(client.opened.store).of_log(log.incarnation)) == 2
+
+
+@pytest.mark.parametrize("job", [merge_log, compact_log])
+async def test_a_file_at_another_destination_comes_back_to_the_one_that_the_job_names(
+    tmp_path: Path, job: Any
+) -> None:
+    right, wrong = tmp_path / "archive", tmp_path / "arhcive"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill_with_keys(log, 3)
+        await archive(client, right)
+        before = await records_of(log)
+        await fill(log, 2)
+        await archive(client, right)
+        with trio.fail_after(PATIENCE_S):
+            await archive_log(client.opened, "log", str(wrong), keep_copies_s=0, accept_destination=True)
+            for where in (wrong, right):
+                steps = await job(client.opened, "log", str(where))
+                assert [step.what for step in steps] in (["merged"], ["compacted"])
+                assert path_of((await archived(client, log))[0]).is_relative_to(where)
+        assert (await records_of(log))[:3] == before
+        (step,) = await job(client.opened, "log", str(right)) or [None]
+        assert step is None or step.what == "unchanged"

@@ -137,17 +137,20 @@ def merge_groups(
     records: Sequence[ArchivedFile],
     with_copies: Collection[int],
     *,
+    elsewhere: Collection[int] = (),
     bytes_max: int,
     ledgers_max: int,
 ) -> list[tuple[ArchivedFile, ...]]:
     """Return groups of neighbouring files that may become one file each.
 
-    A file that is larger than half of ``bytes_max`` stays as it is, so no file is rewritten repeatedly.
+    A file that is larger than half of ``bytes_max`` stays as it is, so no file is rewritten repeatedly. A
+    group is a single file only if that file lies at another destination.
 
     Args:
         metadata: The record of the log.
         records: The records of the log's files.
         with_copies: The ledgers of these files that have metadata.
+        elsewhere: The first ledgers of files that lie at another destination.
         bytes_max: The largest size of a new file, as the sum of the sizes of its old files.
         ledgers_max: How many ledgers a new file holds at most.
     """
@@ -155,7 +158,7 @@ def merge_groups(
     group: list[ArchivedFile] = []
 
     def end() -> None:
-        if len(group) > 1:
+        if len(group) > 1 or any(record.ledger_id in elsewhere for record in group):
             groups.append(tuple(group))
         group.clear()
 

@@ -216,6 +216,12 @@ class Archiver:
         assert self._place is not None, "claimed"
         return self._place.id
 
+    async def is_here(self, record: ArchivedFile) -> bool:
+        """Whether the file of a record lies at this destination."""
+        if record.destination:
+            return record.destination == self.destination_id
+        return await in_thread(lambda: self.destination.holds(record.file), file=record.file)
+
     async def check_place(self) -> Check:
         """Return the operation that lets a transaction fail if the archive is moved to another place.
 

@@ -12,7 +12,8 @@ file by the offset.
 
 A file is rewritten only if bookies have no copies of its ledgers (``archive.core.lifecycle``). Offsets,
 positions, timestamps and epochs do not change. A merged file has all records. A compacted file has the latest
-record of each key (``archive.core.compaction``). A *tombstone* is a record that deletes its key. Compaction
+record of each key (``archive.core.compaction``). New files go to the destination of the job, so these jobs
+bring files back from another destination. A *tombstone* is a record that deletes its key. Compaction
 commits its groups from the oldest on, and stops at the first group that fails. So a tombstone is dropped only
 after all records that it deletes.
 """
@@ -182,8 +183,9 @@ async def merge_log(
 ) -> list[ArchiveStep]:
     """Merge the log's archived files into fewer and larger ones, and shorten the log's list of ledgers.
 
-    It merges only files of ledgers whose copies bookies have given up. If a file cannot be read or replaced,
-    its step is ``failed``; the other files are still merged.
+    It merges only files of ledgers whose copies bookies have given up. A file at another destination is
+    rewritten at this one, also alone, unless it is larger than half of ``bytes_max``. If a file cannot be
+    read or replaced, its step is ``failed``; the other files are still merged.
 
     Args:
         client: The cluster.
@@ -215,10 +217,12 @@ async def merge_log(
     state = await archiver.look()
     if state.metadata is None:
         raise LogNotFound(name)
+    elsewhere = {record.ledger_id for record, _ in state.records if not await archiver.is_here(record)}
     groups = merge_groups(
         state.metadata,
         [record for record, _ in state.records],
         state.with_copies,
+        elsewhere=elsewhere,
         bytes_max=bytes_max,
         ledgers_max=ARCHIVE_MERGE_LEDGERS_MAX,
     )
@@ -349,10 +353,11 @@ async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Arc
 async def finish_group(archiver: Archiver, group: Group, made: ArchivedFile) -> ArchiveStep:
     """Commit the new file of a group.
 
-    If the group is a single file and the new file has as many records, delete the new file instead and return
-    an ``unchanged`` step. See ``commit_group`` for the other steps and the errors.
+    If the group is a single file at this destination, and the new file has as many records, delete the new
+    file instead and return an ``unchanged`` step. See ``commit_group`` for the other steps and the errors.
     """
-    if len(group) == 1 and made.record_count == group[0].record_count:
+    is_same = len(group) == 1 and made.record_count == group[0].record_count
+    if is_same and await archiver.is_here(group[0]):
         await archiver.delete_file(made)
         return done("unchanged", group[0])
     return await commit_group(archiver, group, made)
