@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _RECORDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_bytes(text: str) -> int | None:
@@ -65,16 +65,19 @@ def _parse_number(text: str, units: Mapping[str, int], what: str) -> int | None:
 
 
 def parse_age(text: str) -> float | None:
-    """Parse "none", or a number with s, m, h or d. InvalidArgument: it is neither."""
+    """Parse "none", or a number with s, m, h or d. InvalidArgument: it is neither.
+
+    A number without a unit is refused: whoever means 7 days must not lose what is older than 7 seconds."""
     if text == "none":
         return None
-    unit = text[-1:].lower() if text[-1:].isalpha() else ""
     try:
-        age_s = float(text.removesuffix(text[-1:]) if unit else text) * _SECONDS[unit]
+        age_s = float(text[:-1]) * _SECONDS[text[-1:].lower()]
     except (ValueError, KeyError):
         age_s = 0.0
     if not 0 < age_s < float("inf"):
-        raise InvalidArgument(f"{text!r} is not an age (like 90s, 12h or 7d), or 'none'")
+        raise InvalidArgument(
+            f"{text!r} is not an age, which is a number with s, m, h or d (like 90s, 12h or 7d), or 'none'"
+        )
     return age_s
 
 

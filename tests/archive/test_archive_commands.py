@@ -145,3 +145,18 @@ def test_the_credentials_of_the_command_line_are_used(
     secret = tmp_path / "secret"
     assert Commands(tmp_path).run(*command, "--secret-file", str(secret)).exit_code == 1
     assert [each.secret_file for each in given] == [str(secret)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("archive", "orders", "--keep-copies", "7"),
+        ("compact", "orders", "--tombstones", "empty", "--tombstones-after", "7"),
+    ],
+)
+def test_an_age_of_a_job_needs_a_unit(tmp_path: Path, command: tuple[str, ...]) -> None:
+    commands = Commands(tmp_path / "cluster")
+    refused = commands.run("spark", *command, "--to", str(tmp_path / "archive"), "--master", "none")
+    assert refused.exit_code == 2
+    assert "number with s, m, h or d" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "archive").exists()

@@ -32,7 +32,13 @@ def test_what_is_no_age_is_refused_as_such(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "age_s"),
-    [("none", None), ("90", 90.0), ("90s", 90.0), ("1.5m", 90.0), ("12H", 43200.0), ("7d", 604800.0)],
+    [("none", None), ("90s", 90.0), ("1.5m", 90.0), ("12H", 43200.0), ("7d", 604800.0)],
 )
 def test_an_age_is_a_number_and_one_unit(text: str, age_s: float | None) -> None:
     assert parse_age(text) == age_s
+
+
+@pytest.mark.parametrize("text", ["7", "90", "1.5", "0"])
+def test_an_age_without_a_unit_is_refused_with_the_units(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not an age, which is a number with s, m, h or d"):
+        parse_age(text)
