@@ -329,6 +329,8 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
         print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
     else:
         print_line("nothing is under-replicated or in too few racks, among the ledgers that were checked")
+        if entries == "none":
+            print_line("bookies were not asked for entries: '--entries all' asks them")
     if unchecked := sum(not fields["bookies"] for fields in found):
         items = "item" if unchecked == 1 else "items"
         raise click.ClickException(f"{unchecked} {items} could not be checked; 'why' tells the reason")

@@ -214,6 +214,7 @@ async def test_a_ledger_that_is_not_fully_replicated_is_left_to_repair(tmp_path:
         steps = await steps_of(client, tmp_path)
         assert [step.what for step in steps] == ["skipped", "skipped"]
         assert bookie.bookie_id in steps[0].why
+        assert "`ledgerlog repair audit --entries all`" in steps[0].why
         assert files(tmp_path) == []
 
 

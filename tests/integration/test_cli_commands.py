@@ -503,3 +503,9 @@ def test_a_signal_ends_hours_of_simulation_with_their_summary(number: signal.Sig
     assert " seeds, 0 failed; " in told
     assert len(children) == 2
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def test_an_audit_says_whether_it_asked_bookies_for_entries(commands: Commands) -> None:
+    hint = b"bookies were not asked for entries"
+    assert hint in commands.ok("repair", "audit", "--dry-run")
+    assert hint not in commands.ok("repair", "audit", "--dry-run", "--entries", "all")

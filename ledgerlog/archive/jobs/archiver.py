@@ -347,7 +347,8 @@ class Archiver:
             return ArchiveStep(
                 what="skipped",
                 ledger_id=ledger_id,
-                why=f"it may not be fully replicated: check {bookies} (ledgerlog repair)",
+                why=f"it may not be fully replicated: {bookies} may lack entries. `ledgerlog repair audit "
+                "--entries all` makes a task for auto-recovery, which must repair it first",
             )
         try:
             metadata = await self.client.ledgers.metadata(ledger_id)
