@@ -63,7 +63,9 @@ async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None
     timeout_s = ARCHIVE_READ_TIMEOUT_S if timeout_s is None else timeout_s
     with trio.move_on_after(timeout_s):
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
-    raise ArchiveUnavailable(file, f"its file system did not answer within {timeout_s:g} s")
+    raise ArchiveUnavailable(
+        file, f"its file system did not answer within {timeout_s:g} s; try again when it does"
+    )
 
 
 def _close_beside(close: Callable[[], None]) -> None:

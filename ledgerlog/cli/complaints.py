@@ -38,7 +38,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         errors.BookieReadOnly,
         "'ledgerlog bookie list' shows them; make room on their disks, or start more bookies",
     ),
-    (errors.Unauthenticated, "correct the file or the clock that the message names, then try again"),
+    (errors.Unauthenticated, "correct what the message names, then try again"),
     (
         errors.NotEnoughBookies,
         "'ledgerlog bookie list' shows which bookies serve; start more bookies, then try again",
@@ -63,8 +63,11 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.AppendUnknown, "read the end of the log to see whether the record is there"),
     (errors.RecordsLost, "start reading after the lost records"),
     (errors.Truncated, "start reading at the first offset that is left, or at 'earliest'"),
-    (errors.ArchiveCorrupt, "restore the file from a copy; 'ledgerlog ledger verify ID' reads it again"),
-    (errors.ArchiveUnavailable, "bring the file back to where it was, or make its file system reachable"),
+    # ArchiveUnavailable is not here: what to do depends on the cause, so its message says it.
+    (
+        errors.ArchiveCorrupt,
+        "if a file is damaged, restore it from a copy; 'ledgerlog ledger verify ID' reads it again",
+    ),
     (errors.CursorConflict, "read the cursor again"),
     (errors.BookieUnavailable, "'ledgerlog bookie list' shows which bookies serve"),
     (errors.Unauthorized, "it is not this client's ledger"),

@@ -336,4 +336,7 @@ def report(name: str, steps: Sequence[ArchiveStep], as_json: bool, *, kind: str 
         summary = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
         print_line(f"{name}: {summary or 'nothing to do'}")
     if counts["failed"]:
-        raise click.ClickException(f"{counts['failed']} of {len(steps)} steps failed; run it again")
+        raise click.ClickException(
+            f"{counts['failed']} of {len(steps)} steps failed; each says why. Mend the cause, then run it "
+            "again"
+        )

@@ -27,6 +27,8 @@ from ledgerlog.model.checks import check_kind
 
 __all__ = [
     "CREDENTIAL_VARIABLES",
+    "HOW_TO_GIVE_CERTIFICATE",
+    "HOW_TO_GIVE_SECRET",
     "NO_CREDENTIALS",
     "SECRET_FILE_VARIABLE",
     "TLS",
@@ -46,6 +48,14 @@ SECRET_FILE_VARIABLE = "LEDGERLOG_SECRET_FILE"
 ZK_AUTH_FILE_VARIABLE = "LEDGERLOG_ZK_AUTH_FILE"
 CREDENTIAL_VARIABLES = (*TLS_VARIABLES.values(), SECRET_FILE_VARIABLE, ZK_AUTH_FILE_VARIABLE)
 """Every environment variable that names a credential."""
+
+HOW_TO_GIVE_SECRET = (
+    f"give --secret-file FILE, or secret_file= of connect, or set {SECRET_FILE_VARIABLE} (as in Spark)"
+)
+HOW_TO_GIVE_CERTIFICATE = (
+    "give --tls-cert, --tls-key and --tls-ca, or tls= of connect, or set "
+    f"{', '.join(TLS_VARIABLES.values())} (as in Spark)"
+)
 
 
 class _PathLike(Protocol):

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from ledgerlog.errors import InvalidArgument, Unauthenticated
 from ledgerlog.model.admission import OPEN, Admission, ProvenBy
-from ledgerlog.model.credentials import SECRET_FILE_VARIABLE, TLS_VARIABLES, Credentials
+from ledgerlog.model.credentials import HOW_TO_GIVE_CERTIFICATE, HOW_TO_GIVE_SECRET, Credentials
 from ledgerlog.model.principal import Principal
 from ledgerlog.model.secret import Secrets, SecretSource
 from ledgerlog.model.token import Token, TokenScope
@@ -108,13 +108,11 @@ class Prover:
             return
         if self._admission.by is ProvenBy.TLS:
             raise Unauthenticated(
-                f"this cluster is {self._admission}, but this process has none: give --tls-cert, --tls-key "
-                f"and --tls-ca (or {', '.join(TLS_VARIABLES.values())})"
+                f"this cluster is {self._admission}, but this process has none: {HOW_TO_GIVE_CERTIFICATE}"
             )
         if self._source is None:
             raise Unauthenticated(
-                f"this cluster is {self._admission}, but this process has none: give --secret-file FILE "
-                f"(or {SECRET_FILE_VARIABLE})"
+                f"this cluster is {self._admission}, but this process has none: {HOW_TO_GIVE_SECRET}"
             )
 
     # --- as a client ------------------------------------------------------------------------------
@@ -182,10 +180,7 @@ class Prover:
     def why_refused(self) -> str:
         """Return why a peer may have refused this process, as far as this process can know."""
         if self._source is None:
-            return (
-                "it serves only processes that prove who they are: give --secret-file FILE "
-                f"(or {SECRET_FILE_VARIABLE})"
-            )
+            return f"it serves only processes that prove who they are: {HOW_TO_GIVE_SECRET}"
         secrets = self._source.current()
         return (
             f"it does not accept the secret of {self._principal_with(secrets)} in {self._source.where} "

@@ -48,6 +48,7 @@ from ledgerlog.limits import (
     TURN_BYTES,
     TURN_FRAMES,
 )
+from ledgerlog.model.credentials import HOW_TO_GIVE_CERTIFICATE
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.principal import Principal, PrincipalKind
 from ledgerlog.model.protocol import ProtocolSupport
@@ -164,8 +165,7 @@ async def _receive_answer(stream: Stream, buffer: FrameBuffer, kind: Kind) -> Fr
             raise ConnectionLost(f"it closed the connection instead of answering {kind.name}")
         if is_first and begins_as_tls(room[:received], TLS_ALERT):
             raise Unauthenticated(
-                "it speaks TLS, but this process has no certificate: give --tls-cert, --tls-key and "
-                "--tls-ca, or tls= of connect"
+                f"it speaks TLS, but this process has no certificate: {HOW_TO_GIVE_CERTIFICATE}"
             )
         is_first = False
         buffer.received(received)

@@ -107,6 +107,16 @@ def test_an_archive_is_moved_by_one_command(tmp_path: Path) -> None:
     refused = commands.run("archive", "move", two, str(tmp_path / "three"))
     assert refused.exit_code == 1
     assert "marker" in refused.stderr
+    (marker,) = (tmp_path / "one").glob("_ledgerlog-archive-*")
+    marker.rename(tmp_path / "kept")
+    (tmp_path / "one").rename(tmp_path / "three")
+    refused = commands.run("archive", "move", two, str(tmp_path / "three"))
+    assert "accept it once: ledgerlog archive move FROM TO --accept-destination" in refused.stderr
+    next((tmp_path / "three").rglob("*.parquet")).unlink()
+    refused = commands.run("archive", "move", two, str(tmp_path / "three"), "--accept-destination")
+    assert refused.exit_code == 1
+    assert "it is missing; put it back where it was" in refused.stdout
+    assert "1 of 1 steps failed; each says why. Mend the cause, then run it again" in refused.stderr
 
 
 def test_archives_are_listed_with_what_they_hold_also_after_a_move(tmp_path: Path) -> None:

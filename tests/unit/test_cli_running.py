@@ -14,12 +14,23 @@ import trio
 from ledgerlog.cli.complaints import complaint
 from ledgerlog.cli.options import numbers, parse_start, replication_of
 from ledgerlog.cli.running import Interrupted, interruptible, run, run_until_interrupted, unwrap
-from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, NotEnoughBookies, StorageCorrupt
+from ledgerlog.errors import (
+    ArchiveCorrupt,
+    ArchiveUnavailable,
+    InvalidArgument,
+    LedgerNotFound,
+    LogNotFound,
+    NotEnoughBookies,
+    StorageCorrupt,
+    Unauthenticated,
+)
 from ledgerlog.meta.backup_file import open_backup
 from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.model.admission import Admission, ProvenBy
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
+from ledgerlog.net.prover import Prover
 
 
 def test_what_the_body_returns_is_returned() -> None:
@@ -168,6 +179,20 @@ def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
     assert "'ledgerlog metadata restore' restores the store from a backup" in complaint(
         MetadataCorrupt("metadata of ledger 3: not valid CBOR")
     )
+
+
+def test_a_complaint_gives_no_advice_that_does_not_fit_the_message() -> None:
+    moved = "the archive was moved from here to /new: name that place"
+    assert complaint(ArchiveUnavailable("/old", moved)) == f"archive file /old: {moved}"
+    table = complaint(ArchiveCorrupt("of table orders", "it is damaged; or make a new table"))
+    assert "(if a file is damaged, restore it from a copy" in table
+    prover = Prover()
+    for proof, variable in ((ProvenBy.SECRET, "LEDGERLOG_SECRET_FILE"), (ProvenBy.TLS, "LEDGERLOG_TLS_CA")):
+        prover.admit(Admission(proof))
+        with pytest.raises(Unauthenticated) as refused:
+            prover.check_own()
+        said = complaint(refused.value)
+        assert f"{variable} (as in Spark) (correct what the message names, then try again)" in said
 
 
 def test_where_to_start_is_an_offset_a_position_a_time_or_a_word() -> None:

@@ -306,7 +306,12 @@ class Markers:
         return place
 
     def refusal(
-        self, destination: Destination, file: str, known: ArchiveDestination | None
+        self,
+        destination: Destination,
+        file: str,
+        known: ArchiveDestination | None,
+        *,
+        how_to_accept: str = _HOW_TO_ACCEPT,
     ) -> ArchiveUnavailable:
         """Return the error for a destination without the marker of ``known``, or without any."""
         if known is None:
@@ -316,7 +321,7 @@ class Markers:
         return ArchiveUnavailable(
             file,
             f"its destination is {destination.url}, but {lacks}. Mount it, or give the right destination. If "
-            f"the destination was restored without its marker, accept it once: {_HOW_TO_ACCEPT}",
+            f"the destination was restored without its marker, accept it once: {how_to_accept}",
         )
 
     async def _file_below(self, destination: Destination) -> str | None:

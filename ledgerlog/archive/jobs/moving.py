@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["move_archive"]
 
+_HOW_TO_ACCEPT = "ledgerlog archive move FROM TO --accept-destination (accept_destination=True)"
+
 
 async def move_archive(
     client: LedgerClient,
@@ -180,7 +182,9 @@ class _Mover:
             if not accept:
                 raise
         if not accept:
-            raise self._markers.refusal(self._destination, self._destination.url, self._place)
+            raise self._markers.refusal(
+                self._destination, self._destination.url, self._place, how_to_accept=_HOW_TO_ACCEPT
+            )
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
         self._place = attrs.evolve(self._place, marker=marker, made_ms=environment.now_ms())
