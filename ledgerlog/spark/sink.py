@@ -364,7 +364,9 @@ def check_written(schema: StructType, overwrite: bool, *, log: str | None) -> No
         )
     if log is not None and "log" in names:
         raise InvalidArgument(
-            f"the rows name their logs in the column log, but the job also names {log!r}: drop one"
+            f"the rows name their logs in the column log, but the job also names {log!r}: to write all rows "
+            f"to {log!r}, select only value, key and headers; to write each row to its log, do not name one, "
+            "and select log, too"
         )
     known = {**_WRITTEN, **_ROUTED} if log is None else _WRITTEN
     if (

@@ -194,7 +194,10 @@ def test_the_log_is_named_by_the_job_or_by_the_rows() -> None:
     check_written(by_rows, False, log=None)
     with pytest.raises(InvalidArgument, match="have each row name its log in a column log"):
         check_written(types.StructType([value]), False, log=None)
-    with pytest.raises(InvalidArgument, match="but the job also names 'log': drop one"):
+    with pytest.raises(
+        InvalidArgument,
+        match="but the job also names 'log': to write all rows to 'log', select only value, key and headers",
+    ):
         check_written(by_rows, False, log="log")
     by_number = types.StructType([value, types.StructField("log", types.LongType())])
     with pytest.raises(InvalidArgument, match=r"log \(string\)"):
