@@ -68,6 +68,8 @@ _EVERYWHERE = (
     "maxRecordsPerPartition",
     "maxBytesPerPartition",
 )
+_PATHS = "paths"
+"""The option that Spark makes of the list in ``load([...])``."""
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _STREAM_ONLY = (
     "maxOffsetsPerTrigger",
@@ -410,6 +412,10 @@ def _known(
         name = spelling.get(key.lower())
         if name is None and key.lower() in elsewhere:
             raise InvalidArgument(f"the option {elsewhere[key.lower()]} is for {whose} only")
+        if name is None and key.lower() == _PATHS:
+            raise InvalidArgument(
+                "load takes the name of one log: name several by the option logs, as in logs = 'orders,users'"
+            )
         if name is None:
             near = get_close_matches(key.lower(), spelling, n=1)
             hint = f"; did you mean {spelling[near[0]]}?" if near else ""

@@ -70,6 +70,7 @@ def test_a_pattern_selects_whole_names() -> None:
     [
         ({"endingOffset": "5"}, "did you mean endingOffsets"),
         ({"colour": "red"}, "there is no option 'colour'"),
+        ({"paths": '["orders","users"]'}, "name several by the option logs"),
         ({"maxOffsetsPerTrigger": "5"}, "for a stream"),
         ({"cursorName": "c"}, "for a stream"),
         ({"minOffsetsPerTrigger": "5"}, "for a stream"),
