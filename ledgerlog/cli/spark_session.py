@@ -22,6 +22,7 @@ def local_session(app_name: str, master: str) -> Iterator[Any]:
     Raises:
         click.ClickException: Spark is not installed.
         JavaMissing: No Java was found.
+        SparkNotStarted: Spark did not start at ``master``.
     """
     if not is_installed("pyspark"):
         raise click.ClickException(f"Spark is not installed: {how_to_install('pyspark')}")

@@ -37,7 +37,7 @@ from ledgerlog.optional_packages import how_to_install, is_installed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL_MASTER", "JavaMissing", "find_java_home", "session"]
+__all__ = ["LOCAL_MASTER", "JavaMissing", "SparkNotStarted", "find_java_home", "session"]
 
 JAVA_MIN = 17
 """The oldest Java that Spark runs on."""
@@ -66,6 +66,10 @@ class JavaMissing(LedgerLogError):
     """Spark cannot start, because there is no Java that Spark runs on. The message says what to install."""
 
 
+class SparkNotStarted(LedgerLogError):
+    """Spark did not start. The message says why, as far as Spark tells it."""
+
+
 def session(
     app_name: str = "ledgerlog", *, master: str = LOCAL_MASTER, config: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -81,6 +85,7 @@ def session(
 
     Raises:
         JavaMissing: There is no Java that Spark runs on.
+        SparkNotStarted: Spark did not start, for example because it does not know the master.
         ImportError: pyspark is not installed.
 
     Example:
@@ -93,6 +98,8 @@ def session(
     """
     if not is_installed("pyspark"):
         raise ModuleNotFoundError(f"Spark is not installed: {how_to_install('pyspark')}", name="pyspark")
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     home = find_java_home(os.environ)
@@ -107,7 +114,11 @@ def session(
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     for name, value in (config or {}).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as failure:
+        why = " ".join(str(failure).partition("\n\tat ")[0].split())  # Without the stack of the JVM.
+        raise SparkNotStarted(f"Spark did not start with master {master}: {why}") from failure
 
 
 def find_java_home(environment: Mapping[str, str]) -> Path | None:

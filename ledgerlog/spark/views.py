@@ -57,7 +57,7 @@ def register_logs(
     prefix: str = "",
     database: str = "ledgerlog",
     archives_as_parquet: bool = False,
-    **options: str,
+    **options: str | int | bool,
 ) -> dict[str, str]:
     """Make a temporary view for each log of a cluster, so that SQL reads the logs by their names.
 
@@ -75,7 +75,8 @@ def register_logs(
             skips row groups by filters, and reads only the columns that a query needs. Spark must be able to
             read the destination. Call this again if an archived file of a view is gone.
         options: Options of reading for all these logs, for example ``startingTimestamp``; see docs/SPARK.md.
-            With ``archives_as_parquet``, options that bound the read are refused; filter in the query.
+            A value may be a number or a truth value, as for ``option`` of Spark. With
+            ``archives_as_parquet``, options that bound the read are refused; filter in the query.
 
     Returns:
         The names of the logs, by the names of their views.
@@ -96,7 +97,8 @@ def register_logs(
         spark.sql("SELECT count(*) FROM `shop/orders`").show()
         ```
     """
-    selected = parse_read_options({"uri": uri, "logPattern": pattern, **options}, is_stream=False)
+    texts = {name: str(value) for name, value in options.items()}
+    selected = parse_read_options({"uri": uri, "logPattern": pattern, **texts}, is_stream=False)
     if archives_as_parquet and not selected.is_unbounded:
         raise InvalidArgument(
             "archives_as_parquet does not go with options that bound the read: filter in the query instead"
@@ -111,9 +113,9 @@ def register_logs(
 
     archives = run_connected(uri, find)
     views = {prefix + log: log for log in archives}
-    _check(views, {"uri": uri, **options})
+    _check(views, {"uri": uri, **texts})
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {_name(database)}")
-    with_headers = includes_headers(options)
+    with_headers = includes_headers(texts)
     for view, log in views.items():
         table = f"{_name(database)}.{_name(_table_of(view, with_headers=with_headers))}"
         columns = f"OPTIONS (includeHeaders {_text(str(with_headers).lower())})"
@@ -122,7 +124,7 @@ def register_logs(
         if archived is not None and archived.files:
             more = {"startingOffsets": str(archived.end)}
         given = ", ".join(
-            f"{key} = {_text(value)}" for key, value in {"uri": uri, "log": log, **options, **more}.items()
+            f"{key} = {_text(value)}" for key, value in {"uri": uri, "log": log, **texts, **more}.items()
         )
         query = f"SELECT * FROM {table} WITH ({given})"
         if archived is not None and archived.files:

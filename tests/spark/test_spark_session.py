@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from ledgerlog.cli.spark_audit import spark_audit
-from ledgerlog.spark.session import LOCAL_MASTER, JavaMissing, find_java_home
+from ledgerlog.spark.session import LOCAL_MASTER, JavaMissing, SparkNotStarted, find_java_home, session
 
 
 def make_java(home: Path, release: str | None) -> Path:
@@ -73,3 +75,14 @@ def test_the_modules_that_spark_finds_by_name_load_nothing_of_ours(module: str) 
 def test_tasks_of_an_audit_are_tried_again_unless_a_master_is_named() -> None:
     (master,) = [parameter for parameter in spark_audit.params if parameter.name == "master"]
     assert master.default == LOCAL_MASTER == "local[*,4]"
+
+
+def test_a_master_at_which_spark_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(builder: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON"):  # They are as before when the test ends.
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    with pytest.raises(SparkNotStarted, match=r"did not start with master bogus: \[JAVA_GATEWAY_EXITED\]"):
+        session(master="bogus")

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.spark import views
 from ledgerlog.spark.archive import archive_on_spark
 from ledgerlog.spark.views import _text, register_logs
 from tests.spark.conftest import SparkOnLogs
@@ -136,6 +137,22 @@ def test_each_log_of_a_cluster_gets_a_view_that_reads_it_as_it_is(
     rows = f"(SELECT offset FROM `{two}` UNION ALL SELECT offset FROM `late {two}`)"
     assert run(on_spark, f"SELECT count(*), sum(offset) FROM {rows}") == [(5, 6)]
     assert on_spark.spark.table(f"`late {one}`").columns[-1] == "headers"
+
+
+def test_an_option_of_views_may_be_a_number_or_a_truth_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Statements:
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def sql(self, text: str) -> None:
+            self.said.append(text)
+
+    spark: Any = Statements()
+    monkeypatch.setattr(views, "run_connected", lambda uri, find: {"orders": None})
+    register_logs(spark, "zk://zk1/ledgerlog", startingOffsets=5, includeHeaders=True, failOnDataLoss=False)
+    *_, table, view = spark.said
+    assert "OPTIONS (includeHeaders 'true')" in table
+    assert "startingOffsets = '5'" in view
 
 
 def test_what_is_wrong_with_views_is_said_before_one_is_made(on_spark: SparkOnLogs, log_name: str) -> None:
