@@ -110,7 +110,7 @@ def plot(batches: Sequence[MicroBatch], minutes: Sequence[tuple[str, int]], name
     bars.tick_params("x", rotation=30)
     at = [(batch.begun - batches[0].begun).total_seconds() for batch in batches]
     rate.plot(at, [batch.rows_per_s for batch in batches], "o-", label="rows per second")
-    rate.plot(at, [batch.behind[name] for batch in batches], "--", label="rows behind")
+    rate.plot(at, [batch.behind.get(name) for batch in batches], "--", label="rows behind")
     rate.set(xlabel="seconds", title=f"A stream over {name}")
     rate.legend()
     figure.savefig(path)

@@ -8,7 +8,9 @@ writes one line for each micro-batch of the session's queries to standard error,
 own function. For sources of other formats, rows are counted but offsets are not shown.
 
 **Behind** is the number of records between the end of the batch and the end of the log when the batch was
-planned. It is 0 if the stream has read to the end of the log, or if Spark does not report the newest offset.
+planned. It is 0 if the stream has read to the end of the log. It is not known if Spark does not report the
+newest offset, and of a batch that a restarted query repeats. Spark does not ask for the newest offset then,
+and reports the end of the batch in its place.
 
 If a log was deleted and made again while the stream reads it, the new log has another incarnation. All its
 records are behind.
@@ -63,22 +65,22 @@ class MicroBatch:
     """The offset that the stream reads next, by log."""
     behind: Mapping[str, int]
     """By log: the number of records from the end of the batch to the end that the log had when the batch was
-    planned."""
+    planned. A log is left out if this is not known."""
 
     def __str__(self) -> str:
-        shown = sorted(self.reached, key=lambda log: (-self.behind[log], log))
-        words = [
-            f"{log} at {self.reached[log]:,}, {_behind(self.behind[log])}" for log in shown[:_LOGS_SHOWN]
-        ]
+        shown = sorted(self.reached, key=lambda log: (-self.behind.get(log, 0), log))
+        words = [f"{log} at {self.reached[log]:,}{self._behind(log)}" for log in shown[:_LOGS_SHOWN]]
         rest = shown[_LOGS_SHOWN:]
         if rest:
-            words.append(f"{len(rest)} more logs, {_behind(sum(self.behind[log] for log in rest))}")
+            words.append(f"{len(rest)} more logs{self._behind(*rest)}")
         what = f"{self.query} batch {self.batch}: {self.rows:,} rows, {self.rows_per_s:,.0f} rows/s"
         return "; ".join([what, *words])
 
-
-def _behind(count: int) -> str:
-    return f"{count:,} behind" if count else "at the end"
+    def _behind(self, *logs: str) -> str:
+        if any(log not in self.behind for log in logs):
+            return ""
+        count = sum(self.behind[log] for log in logs)
+        return f", {count:,} behind" if count else ", at the end"
 
 
 def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
@@ -89,13 +91,15 @@ def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
     """
     reached: dict[str, int] = {}
     behind: dict[str, int] = {}
+    # Spark plans a batch that it repeats from its log of offsets, and does not spend time on the newest ones.
+    is_repeated = "latestOffset" not in progress["durationMs"]
     for source in progress["sources"]:
-        newest = _offsets(source.get("latestOffset"))
+        newest = {} if is_repeated else _offsets(source.get("latestOffset"))
         for log, place in _offsets(source.get("endOffset")).items():
-            end = newest.get(log, place)
-            read = place.offset if end.incarnation == place.incarnation else 0
             reached[log] = place.offset
-            behind[log] = max(0, end.offset - read)
+            if (end := newest.get(log)) is not None:
+                read = place.offset if end.incarnation == place.incarnation else 0
+                behind[log] = max(0, end.offset - read)
     rows, duration_s = progress["numInputRows"], progress["batchDuration"] / 1000
     return MicroBatch(
         query=progress.get("name") or progress["id"][:8],

@@ -25,6 +25,7 @@ def said(
         "timestamp": "2026-03-01T12:00:00.500Z",
         "batchId": 7,
         "batchDuration": 500,
+        "durationMs": {"latestOffset": 12, "triggerExecution": 500},
         "numInputRows": 2000,
         "sources": [
             {
@@ -60,8 +61,18 @@ def test_offsets_come_as_text_as_well_and_of_other_sources_only_the_rows_count()
     ):
         batch = micro_batch(said(place, sources=sources, name=None))
         assert batch.reached == expected
-        assert batch.behind == dict.fromkeys(expected, 0)
-        assert str(batch).startswith("01234567 batch 7: 2,000 rows, 4,000 rows/s")
+        assert batch.behind == {}
+        line = "01234567 batch 7: 2,000 rows, 4,000 rows/s"
+        assert str(batch) == "; ".join([line, *(f"{log} at {at}" for log, at in expected.items())])
+
+
+def test_of_a_batch_that_a_restarted_query_repeats_the_lag_is_not_known() -> None:
+    place = {"orders": StreamOffset(7, 320)}
+    batch = micro_batch(said(place, place, durationMs={"addBatch": 400, "triggerExecution": 500}))
+    assert (batch.reached, batch.behind) == ({"orders": 320}, {})
+    assert str(batch) == "copy batch 7: 2,000 rows, 4,000 rows/s; orders at 320"
+    many = {f"log{at}": StreamOffset(at, 1) for at in range(9)}
+    assert str(micro_batch(said(many))).endswith("; log5 at 1; 3 more logs")
 
 
 def test_of_a_log_that_was_made_anew_all_is_behind() -> None:
