@@ -18,9 +18,11 @@ records are behind.
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["MicroBatch", "ProgressLines", "micro_batch", "show_progress"]
 
 _LOGS_SHOWN = 6
+_LAST_REPORTS_MS = 5000
+"""How long the exit of the process waits for reports."""
 
 
 @attrs.frozen(kw_only=True)
@@ -157,11 +161,24 @@ def show_progress(spark: SparkSession, told: Callable[[MicroBatch], object] | No
         told: Called with each micro-batch, in one of Spark's threads. None: write a line to standard error.
 
     Returns:
-        The listener. ``spark.streams.removeListener(listener)`` ends the reports.
+        The listener. ``spark.streams.removeListener(listener)`` ends the reports. They also end, after the
+        last batch was reported, when this process exits.
     """
     listener = ProgressLines(told or _say)
     spark.streams.addListener(listener)
+    atexit.register(_end, spark, listener)
     return listener
+
+
+def _end(spark: SparkSession, listener: ProgressLines) -> None:
+    """Make the reports that are due, and end them. Without this, Spark calls a process that is gone, and
+    writes a traceback for each call."""
+    with suppress(Exception):  # The session has ended, or it is one of Spark Connect, which has no bus here.
+        bus = spark.sparkContext._jsc.sc().listenerBus()
+        try:
+            bus.waitUntilEmpty(_LAST_REPORTS_MS)
+        finally:
+            spark.streams.removeListener(listener)
 
 
 def _say(batch: MicroBatch) -> None:

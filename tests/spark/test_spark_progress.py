@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -105,6 +109,24 @@ class Reports(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         pass
+
+
+def test_at_exit_the_last_batch_is_told_and_the_listener_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr(
+        atexit, "register", lambda function, *given: at_exit.append(partial(function, *given))
+    )
+    spark = MagicMock()
+    bus = spark.sparkContext._jsc.sc().listenerBus()
+    bus.waitUntilEmpty.side_effect = TimeoutError  # The removal does not depend on it.
+    listener = show_progress(spark)
+    (end,) = at_exit
+    spark.streams.removeListener.assert_not_called()
+    end()
+    bus.waitUntilEmpty.assert_called_once()
+    spark.streams.removeListener.assert_called_once_with(listener)
+    spark.sparkContext._jsc = None  # The session has ended.
+    end()
 
 
 @pytest.mark.processes
