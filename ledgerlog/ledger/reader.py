@@ -123,8 +123,15 @@ class LedgerReader:
         return self.metadata
 
     def check_in_touch(self, away: MetadataUnavailable) -> None:
-        """Raise ``away`` if for too long neither a new entry nor the metadata store has shown that the
-        metadata are still right."""
+        """Call this when the metadata store did not answer. Return if the metadata may still be right.
+
+        Args:
+            away: Why the store did not answer.
+
+        Raises:
+            MetadataUnavailable: ``away``: for ``limits.METADATA_TIMEOUT_S`` neither a new entry nor the store
+                has shown that the metadata are still right.
+        """
         if trio.current_time() - max(self._looked_at, self._grown_at) >= METADATA_TIMEOUT_S:
             raise away
 
