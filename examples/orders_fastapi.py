@@ -17,23 +17,33 @@ What to look at:
   If a client gets no answer, it sends the same request again, to any process.
 * ``/events`` follows the log and sends each order as a server-sent event. The id of an event is the order's
   offset. So if a browser reconnects, here or at another process, it continues after the last order that it
-  saw.
+  saw. If the log was truncated beyond that order, it continues at the first order that is left.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Annotated
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Literal
 
 import uvicorn
 from fastapi import FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 import ledgerlog
 import ledgerlog.aio
+
+
+class EventStream(StreamingResponse):
+    """A stream of events. A server that stops cancels it, which is no error."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await super().__call__(scope, receive, send)
 
 
 def make_app(uri: str, address: str) -> FastAPI:
@@ -81,15 +91,22 @@ def make_app(uri: str, address: str) -> FastAPI:
         return JSONResponse({"offset": ack.offset, "duplicate": ack.duplicate})
 
     @app.get("/events")
-    async def events(last_event_id: Annotated[int, Header()] = -1) -> StreamingResponse:
+    async def events(last_event_id: Annotated[int | None, Header(ge=0)] = None) -> StreamingResponse:
         """Send all orders after the last one that the client saw, and then each new one."""
 
-        async def stream() -> AsyncIterator[str]:
-            async with app.state.log.read(last_event_id + 1, follow=True) as records:
-                async for record in records:
-                    yield f"id: {record.offset}\ndata: {record.data.decode()}\n\n"
+        async def stream(start: int | Literal["earliest"]) -> AsyncIterator[str]:
+            log: ledgerlog.aio.Log = app.state.log
+            while True:
+                try:
+                    async with log.read(start, follow=True) as records:
+                        async for record in records:
+                            yield f"id: {record.offset}\ndata: {record.data.decode()}\n\n"
+                    return  # The log is sealed: there will be no more events.
+                except ledgerlog.Truncated as truncated:
+                    start = truncated.first_offset  # The log no longer has older orders.
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        start = "earliest" if last_event_id is None else last_event_id + 1
+        return EventStream(stream(start), media_type="text/event-stream")
 
     @app.get("/leader")
     async def leader() -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from typing import Literal
 
 import hypercorn.config
 import hypercorn.trio
@@ -30,7 +31,7 @@ import ledgerlog
 class EventStream(Response):
     """A response: each record of a log as a server-sent event, until the client goes away."""
 
-    def __init__(self, log: ledgerlog.Log, start: int) -> None:
+    def __init__(self, log: ledgerlog.Log, start: int | Literal["earliest"]) -> None:
         self._log = log
         self._start = start
 
@@ -39,12 +40,21 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_gone, receive, nursery.cancel_scope)
-            async with self._log.read(self._start, follow=True) as records:
-                async for record in records:
-                    event = b"id: %d\ndata: %s\n\n" % (record.offset, record.data)
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            await self._send_events(send)
             nursery.cancel_scope.cancel()  # The log is sealed: there will be no more events.
         await send({"type": "http.response.body", "body": b""})
+
+    async def _send_events(self, send: Send) -> None:
+        start = self._start
+        while True:
+            try:
+                async with self._log.read(start, follow=True) as records:
+                    async for record in records:
+                        event = b"id: %d\ndata: %s\n\n" % (record.offset, record.data)
+                        await send({"type": "http.response.body", "body": event, "more_body": True})
+                return
+            except ledgerlog.Truncated as truncated:
+                start = truncated.first_offset  # The log no longer has older orders.
 
     async def _wait_gone(self, receive: Receive, scope: trio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -81,11 +91,15 @@ def make_app(log: ledgerlog.Log, campaign: ledgerlog.Campaign) -> Starlette:
 
     async def events(request: Request) -> Response:
         """Send all orders after the last one that the client saw, and then each new one."""
+        last = request.headers.get("last-event-id")
+        start: int | Literal["earliest"]
         try:
-            last = int(request.headers.get("last-event-id", "-1"))
+            start = "earliest" if last is None else int(last) + 1
         except ValueError:
             return JSONResponse({"error": "Last-Event-ID is not a number"}, status_code=422)
-        return EventStream(log, last + 1)
+        if start != "earliest" and start < 1:
+            return JSONResponse({"error": "Last-Event-ID is negative"}, status_code=422)
+        return EventStream(log, start)
 
     async def leader(request: Request) -> Response:
         """Tell which process leads."""

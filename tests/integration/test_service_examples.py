@@ -106,7 +106,9 @@ def read_events(address: str, last_seen: int, count: int) -> dict[int, Any]:
         with connection.getresponse() as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             while len(found) < count:
-                name, _, value = answer.readline().decode().strip().partition(": ")
+                line = answer.readline().decode()
+                assert line, "the stream has ended"
+                name, _, value = line.strip().partition(": ")
                 if name == "id":
                     offset = int(value)
                 elif name == "data":
@@ -159,6 +161,34 @@ async def test_every_acknowledged_order_is_in_the_log_once_though_the_leader_is_
     for customer in customers:
         mine = [(at, order["number"]) for at, order in enumerate(orders) if order["client"] == customer.name]
         assert mine == [(offset, number) for number, offset in sorted(customer.acknowledged.items())]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_stream_of_events_begins_at_the_first_order_that_is_left(
+    service: str, tmp_path: Path
+) -> None:
+    async with open_children() as children, httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        running = await start_cluster(children, tmp_path / "cluster")
+        server = await start(children, service, running.uri, tmp_path)
+        with trio.fail_after(PATIENCE_S):
+            await leader_of(client, [server])
+            customer = Customer("anna", client, [server])
+            for number in range(4):
+                await customer.put(server, number)
+            async with ledgerlog.connect(running.uri) as cluster:
+                await (await cluster.open_log("orders")).truncate(2)
+            for last_seen in (-1, 0, 1):
+                assert list(await events(server, last_seen, 2)) == [2, 3]
+            assert list(await events(server, 2, 1)) == [3]
+            for malformed in ("-1", "-5", "two", "", "1.5", "9" * 5000):
+                refused = await client.get(
+                    f"http://{server.address}/events", headers={"Last-Event-ID": malformed}
+                )
+                assert refused.status_code == 422, malformed
+            async with client.stream("GET", f"http://{server.address}/events") as stream:
+                assert stream.status_code == 200
+                await server.child.stop()
+    assert "Traceback" not in (tmp_path / f"{server.address}.log").read_text()
 
 
 @pytest.mark.parametrize("service", SERVICES)
