@@ -14,10 +14,10 @@ gives the same run, step for step, in any process and with any ``PYTHONHASHSEED`
   concern and the seed of the run seed it. So if one concern draws one more number, the choices of the other
   concerns stay the same.
 * **The rest of the world.** Inside a run the clocks of ``time``, the functions of ``random``, ``os.urandom``,
-  sockets and threads raise ``Nondeterminism``. So a leak is an error, and not a failure that you cannot
-  repeat. Python cannot block everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration
-  order of sets of text, and addresses of objects stay possible. If the hash of a run differs between two
-  processes, the run used one of these.
+  sockets, threads, subprocesses and loops of asyncio raise ``Nondeterminism``. So a leak is an error, and not
+  a failure that you cannot repeat. Python cannot block everything: ``datetime.now()``, an unseeded
+  ``random.Random()``, the iteration order of sets of text, and addresses of objects stay possible. If the
+  hash of a run differs between two processes, the run used one of these.
 * **Garbage.** The garbage collector is off during a run, because it would run finalisers at arbitrary times.
   It collects between runs.
 
@@ -29,7 +29,8 @@ a text may contain an address. ``is_strict`` adds every step of every task to th
 **Deadlock** is detected without extra cost: if the loop wants to jump, and there is no timer and no deadline,
 nothing can ever happen again. The run is cancelled, and ``Deadlock`` names the remaining tasks. A bound on
 CPU time ends a run that never becomes idle. A bound on simulated time ends a run that loops forever in
-simulated time. There is no bound on wall time, because wall time depends more on the machine than on the run.
+simulated time, and ``SimulatedTimeExceeded`` names the tasks that wait in the user's own code. There is no
+bound on wall time, because wall time depends more on the machine than on the run.
 
 Only this module uses private names of trio. It looks them up when it is imported. If a version of trio lacks
 one, the import fails and names it.
@@ -37,6 +38,7 @@ one, the import fails and names it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import heapq
@@ -46,6 +48,7 @@ import os
 import random as random_module
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -77,6 +80,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+OURS = ("ledgerlog", "bookie", "trio")
+"""The packages whose code is not the user's own. Their frames tell nothing about a user's scenario."""
+
 TRACE_LINES = 2000
 """How many lines at the end of a trace are kept as text."""
 
@@ -98,11 +104,17 @@ class Deadlock(Exception):
 
 
 class Nondeterminism(Exception):
-    """Code inside a run used a real clock, real randomness, a thread or a socket. The message names it."""
+    """Code inside a run used a real clock, real randomness, a thread, a socket, a subprocess or asyncio.
+
+    The message names it and says what to do instead.
+    """
 
 
 class SimulatedTimeExceeded(Exception):
-    """The run exceeded its bound on simulated time."""
+    """The run exceeded its bound on simulated time.
+
+    The message names the tasks that wait in your own code.
+    """
 
 
 class CpuTimeExceeded(BaseException):
@@ -433,7 +445,12 @@ class Simulation:
             self._fail(Deadlock(f"nothing more can happen; tasks left: {', '.join(_task_names())}"))
             return
         if when > self._simulated_s_max and self._failure is None:
-            self._fail(SimulatedTimeExceeded(f"the run continues beyond {self._simulated_s_max:g} s"))
+            waiting = "; ".join(_users_tasks()) or "no task in your own code"
+            self._fail(
+                SimulatedTimeExceeded(
+                    f"the run continues beyond {self._simulated_s_max:g} s; still waiting: {waiting}"
+                )
+            )
             return
         clock: Any = self._clock
         clock._virtual_base = max(when, clock._virtual_base)
@@ -474,9 +491,28 @@ class Simulation:
         self._scope.cancel()
 
 
+def _tasks() -> list[Any]:
+    return sorted(_run_module.GLOBAL_RUN_CONTEXT.runner.tasks, key=lambda task: task._counter)
+
+
 def _task_names() -> list[str]:
-    tasks = _run_module.GLOBAL_RUN_CONTEXT.runner.tasks
-    return [task.name for task in sorted(tasks, key=lambda task: task._counter)]
+    return [task.name for task in _tasks()]
+
+
+def _users_tasks() -> list[str]:
+    """Name the tasks that wait in the user's own code, each with its innermost line there.
+
+    The tasks of bookies and those inside of clients run no such code.
+    """
+    found = []
+    for task in _tasks():
+        places = [
+            f"{task.name} in {frame.f_code.co_name} ({frame.f_code.co_filename}:{line})"
+            for frame, line in task.iter_await_frames()
+            if frame.f_globals.get("__name__", "").split(".")[0] not in (*OURS, "contextlib")
+        ]
+        found += places[-1:]
+    return found
 
 
 class _ChanceOfThisThread:
@@ -582,6 +618,14 @@ def _gc_resting() -> Iterator[None]:
 
 # --- the real world, which a run must not use -----------------------------------------------------
 
+_TIME_ADVICE = "take time from trio.current_time(), and wait with trio.sleep()"
+_CHANCE_ADVICE = "take chance from a seeded generator, for example cluster.simulation.random(...)"
+_NETWORK_ADVICE = "a simulated process has no network but the one to its cluster, which its client uses"
+_TRIO_ADVICE = (
+    "only code that runs on trio can be simulated, without threads, other processes or asyncio; test the "
+    "rest of the program against memory: or a real cluster"
+)
+
 _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 _CHANCE = (
     "betavariate",
@@ -613,7 +657,7 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = []
     simulating = threading.get_ident()
 
-    def forbid(owner: Any, name: str, spelled: str) -> None:
+    def forbid(owner: Any, name: str, spelled: str, advice: str) -> None:
         original = getattr(owner, name)
 
         def refuse(*args: object, **kwargs: object) -> Any:
@@ -624,10 +668,7 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
                     return simulation.now
                 if name == "time_ns":  # Since Python 3.13.
                     return round(simulation.now * 1e9)
-            raise Nondeterminism(
-                f"{spelled} was called in a simulated run: take time from trio.current_time() and chance "
-                "from a seeded generator"
-            )
+            raise Nondeterminism(f"{spelled} was called in a simulated run: {advice}")
 
         replace(owner, name, refuse)
 
@@ -668,19 +709,22 @@ def _forbidden(simulation: Simulation) -> Iterator[None]:
 
     def check_threads(spelled: str) -> None:
         if not simulation.threads_are_steps:
-            raise Nondeterminism(f"{spelled} was called in a simulated run, which has no threads")
+            raise Nondeterminism(f"{spelled} was called in a simulated run: {_TRIO_ADVICE}")
 
     try:
         for name in _CLOCKS:
-            forbid(time, name, f"time.{name}")
+            forbid(time, name, f"time.{name}", _TIME_ADVICE)
         for name in _CHANCE:
-            forbid(random_module, name, f"random.{name}")
-        forbid(random_module, "_urandom", "random.SystemRandom")
-        forbid(os, "urandom", "os.urandom")
-        forbid(threading.Thread, "start", "threading.Thread.start")
+            forbid(random_module, name, f"random.{name}", _CHANCE_ADVICE)
+        forbid(random_module, "_urandom", "random.SystemRandom", _CHANCE_ADVICE)
+        forbid(os, "urandom", "os.urandom", _CHANCE_ADVICE)
+        forbid(socket, "socket", "socket.socket", _NETWORK_ADVICE)
+        forbid(threading.Thread, "start", "threading.Thread.start", _TRIO_ADVICE)
+        forbid(subprocess.Popen, "__init__", "subprocess.Popen", _TRIO_ADVICE)
+        for module in (asyncio, asyncio.events):  # asyncio.run takes it from the second.
+            forbid(module, "new_event_loop", "asyncio.new_event_loop", _TRIO_ADVICE)
         replace(trio.to_thread, "run_sync", run_as_step)
         replace(trio.lowlevel, "start_thread_soon", start_as_step)
-        forbid(socket, "socket", "socket.socket")
         yield
     finally:
         for owner, name, original in reversed(replaced):

@@ -156,7 +156,8 @@ def simulate(
 
     Raises:
         Deadlock: Nothing more could happen.
-        SimulatedTimeExceeded: The run took more than 24 simulated hours.
+        SimulatedTimeExceeded: The run took more than 24 simulated hours. The message names the tasks that
+            wait in your own code.
         CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
         InvalidArgument: The seed draws no faults with the numbers ``only``, or ``faults.spare`` names a
             process that never existed. Or ``faults`` are no DrawnFaults.

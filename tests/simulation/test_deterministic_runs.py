@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ from types import ModuleType
 import pytest
 import trio
 
+from ledgerlog.cluster import Cluster
 from ledgerlog.testing.deterministic import (
     CpuTimeExceeded,
     Deadlock,
@@ -26,6 +28,7 @@ from ledgerlog.testing.deterministic import (
     Simulation,
     current_simulation,
 )
+from ledgerlog.testing.runs import simulated_cluster
 from tests.waiting import PATIENCE_S
 
 GOLDEN = "babcea92f3e998f945c74b853515a4bb"
@@ -176,6 +179,77 @@ def test_a_run_without_an_end_meets_its_bounds() -> None:
     Simulation(1).run(contend)  # Nothing of the run is left.
 
 
+def test_a_run_beyond_its_simulated_time_names_the_tasks_that_wait_in_the_users_code() -> None:
+    async def service(client: Cluster) -> None:
+        log = await client.create_log("orders")
+        async with log.read(follow=True) as records:
+            await anext(records)
+
+    async def wait_for_nothing(simulation: Simulation) -> None:
+        async with simulated_cluster(bookies=1) as cluster:
+            cluster.start("box-office", service)
+            await trio.sleep_forever()
+
+    with pytest.raises(SimulatedTimeExceeded) as caught:
+        Simulation(1).run(wait_for_nothing, simulated_s_max=100)
+    _, _, waiting = str(caught.value).partition("still waiting: ")
+    scenario, box_office = waiting.split("; ")
+    assert f"in wait_for_nothing ({__file__}:" in scenario
+    assert box_office.startswith(f"box-office in service ({__file__}:")
+
+
+async def run_asyncio() -> None:
+    waits = asyncio.sleep(1)
+    try:
+        asyncio.run(waits)
+    finally:
+        waits.close()
+
+
+async def start_subprocess() -> None:
+    subprocess.Popen(["true"])  # noqa: ASYNC220
+
+
+async def start_thread() -> None:
+    threading.Thread(target=print).start()
+
+
+async def work_in_thread() -> None:
+    await trio.to_thread.run_sync(print)
+
+
+async def open_socket() -> None:
+    socket.socket()
+
+
+async def read_clock() -> None:
+    time.monotonic()
+
+
+async def throw_dice() -> None:
+    random.random()
+
+
+@pytest.mark.parametrize(
+    ("use", "advice"),
+    [
+        (run_asyncio, "only code that runs on trio can be simulated"),
+        (start_subprocess, "only code that runs on trio can be simulated"),
+        (start_thread, "only code that runs on trio can be simulated"),
+        (work_in_thread, "only code that runs on trio can be simulated"),
+        (open_socket, "no network but the one to its cluster"),
+        (read_clock, r"trio\.current_time"),
+        (throw_dice, "a seeded generator"),
+    ],
+)
+def test_a_refusal_says_what_to_do_instead(use: Callable[[], Awaitable[None]], advice: str) -> None:
+    async def main(simulation: Simulation) -> None:
+        await use()
+
+    with pytest.raises(Nondeterminism, match=advice):
+        Simulation(1).run(main)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "args"),
     [
@@ -187,6 +261,8 @@ def test_a_run_without_an_end_meets_its_bounds() -> None:
         (random, "shuffle", ([1, 2],)),
         (os, "urandom", (4,)),
         (socket, "socket", ()),
+        (subprocess, "Popen", (["true"],)),
+        (asyncio, "new_event_loop", ()),
     ],
 )
 def test_the_world_outside_raises_inside_a_run_and_works_after_it(

@@ -434,8 +434,13 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "subprocess": ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.spark"),
     "signal": ("ledgerlog.signals", "ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
     # There is one event loop, and it is trio's. Only the face for asyncio, its benchmark, and the terminal,
-    # which textual draws, know another one.
-    "asyncio": ("ledgerlog.aio", "ledgerlog.cli.bench_aio", "ledgerlog.console.terminal"),
+    # which textual draws, know another one. The simulator refuses it.
+    "asyncio": (
+        "ledgerlog.aio",
+        "ledgerlog.cli.bench_aio",
+        "ledgerlog.console.terminal",
+        "ledgerlog.testing.deterministic",
+    ),
     "multiprocessing": (),
 }
 
