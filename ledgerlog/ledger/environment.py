@@ -1,12 +1,12 @@
-"""The services that a client needs from outside, besides disks, networks and the metadata store: a wall
-clock, randomness and its own version. Tests and the simulator pass their own."""
+"""What a client needs from outside, besides disks, networks and the metadata store: a wall clock, randomness,
+its own version and the size of records. Tests and the simulator pass their own."""
 
 from __future__ import annotations
 
 import random
 import time
 
-from ledgerlog.limits import LEDGER_KEY_BYTES
+from ledgerlog.limits import LEDGER_KEY_BYTES, RECORD_BYTES_MAX
 from ledgerlog.versions import THIS, Version
 
 TOKEN_BYTES = 16
@@ -17,6 +17,8 @@ class Environment:
 
     version: Version = THIS
     """The version that the client speaks and writes."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """The largest record that a log takes. Simulated bookies take less than real ones."""
 
     def __init__(self) -> None:
         self.random = random.Random()

@@ -49,7 +49,6 @@ from ledgerlog.limits import (
     LOG_ENTRY_BYTES_TARGET,
     LOG_SPLICE_LABELS_MAX,
     LOG_SPLICE_LEDGERS_MAX,
-    RECORD_BYTES_MAX,
 )
 from ledgerlog.log.core.append_queue import Batch
 from ledgerlog.log.core.attach import Commit, Splice, SpliceNeed, Staged, StagedLedger
@@ -129,14 +128,15 @@ class Stage:
                 stage and begin again.
         """
         column = attributes_column(list(map(len, records)), keys, headers) or [None] * len(records)
+        size_max = self._client.environment.record_bytes_max
         for record, attributes in zip(records, column, strict=True):
-            if len(record) > RECORD_BYTES_MAX:
-                raise RecordTooLarge(len(record), RECORD_BYTES_MAX)
             size = len(record) + (0 if attributes is None else attributes.size)
+            if size > size_max:
+                raise RecordTooLarge(size, size_max)
             batch = self._batch
             # A record of the greatest size fits into an entry, but not together with others.
             if batch is not None and not batch.has_room(
-                size, 1, RECORD_BYTES_MAX, for_attributes=attributes is not None
+                size, 1, size_max, for_attributes=attributes is not None
             ):
                 await self._write(batch)
                 batch = None

@@ -110,11 +110,13 @@ class LogLeader:
         self._client = client
         self._registry = registry
         self._now_ms = client.environment.now_ms
+        self.record_bytes_max = client.environment.record_bytes_max
+        """The largest record that the log takes."""
         self.queue = AppendQueue(
             metadata.name,
             epoch=metadata.epoch,
             next_offset=metadata.counted_end,
-            entry_bytes=options.entry_bytes,
+            entry_bytes=min(options.entry_bytes, self.record_bytes_max),
             window_records=options.window_records,
             window_bytes=options.window_bytes,
         )

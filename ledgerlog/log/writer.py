@@ -33,7 +33,6 @@ from ledgerlog.errors import (
     OutOfSequence,
     RecordTooLarge,
 )
-from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.core.append_queue import Batch, BatchState, cumulative, group_cost
 from ledgerlog.log.core.producers import Known
 from ledgerlog.log.leader import LogLeader
@@ -140,6 +139,7 @@ class LogWriter:
         """Held by a call with sequences while the call asks which records are new and takes the new ones."""
         # Every append reads these.
         self._queue = leader.queue
+        self._record_bytes_max = leader.record_bytes_max
         self._answered = leader.answered
         self._gate = trio.StrictFIFOLock()
         self._at_gate = 0
@@ -281,12 +281,12 @@ class LogWriter:
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
-        if size > RECORD_BYTES_MAX:
-            raise RecordTooLarge(size, RECORD_BYTES_MAX)
         attributes = None
         if key is not None or headers is not None:
             attributes = attributes_of(size, key, headers)
             size += 0 if attributes is None else attributes.size
+        if size > self._record_bytes_max:
+            raise RecordTooLarge(size, self._record_bytes_max)
         if expected_offset is not None:
             check_offset(expected_offset)
         if sequence is not None or producer is not None:
@@ -383,10 +383,10 @@ class LogWriter:
         if not records:
             await trio.lowlevel.checkpoint()
             return []
-        if max(sizes) > RECORD_BYTES_MAX:
-            raise RecordTooLarge(max(sizes), RECORD_BYTES_MAX)
         if attributes is not None:
             sizes = [size + (each.size if each else 0) for size, each in zip(sizes, attributes, strict=True)]
+        if max(sizes) > self._record_bytes_max:
+            raise RecordTooLarge(max(sizes), self._record_bytes_max)
         if sequence is not None or producer is not None:
             return await self._append_numbered(records, sizes, attributes, sequence, producer, atomic=atomic)
         parts: list[tuple[Batch, int, int]] = []
@@ -447,12 +447,12 @@ class LogWriter:
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
-        if size > RECORD_BYTES_MAX:
-            raise RecordTooLarge(size, RECORD_BYTES_MAX)
         attributes = None
         if key is not None or headers is not None:
             attributes = attributes_of(size, key, headers)
             size += 0 if attributes is None else attributes.size
+        if size > self._record_bytes_max:
+            raise RecordTooLarge(size, self._record_bytes_max)
         await trio.lowlevel.checkpoint()
         if sequence is not None or producer is not None:
             numbering = self._numbering(sequence, producer, 1)
@@ -708,7 +708,7 @@ class LogWriter:
         queue = self._queue
         total = len(records)
         if atomic:
-            group_cost(sizes, has_attributes=attributes is not None)
+            group_cost(sizes, has_attributes=attributes is not None, record_bytes_max=self._record_bytes_max)
             if not self._is_free_for(sum(sizes)):
                 await self._wait_room(sum(sizes))
             batch = queue.add_group(records, sum(sizes), attributes)

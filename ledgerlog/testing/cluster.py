@@ -46,11 +46,13 @@ from ledgerlog.ledger.client import open_client
 from ledgerlog.ledger.environment import TOKEN_BYTES, Environment
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
+    ENTRY_BYTES_MAX,
     FRAME_BYTES_TARGET,
     KIB,
     LEDGER_KEY_BYTES,
     LOG_ENTRY_BYTES_TARGET,
     MIB,
+    RECORD_BYTES_MAX,
 )
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.quorum import Replication
@@ -70,11 +72,14 @@ __all__ = ["SMALL_STORAGE", "OnDurable", "OnLoss", "OnMetadata", "ProverOf", "Si
 SMALL_STORAGE = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * KIB, segment_records_max=100)
 """The default storage of simulated bookies: journals that roll often and are cheap to create.
 
-These bookies take frames of at most 700 KiB. So keep the records of a log below about 500 KiB, or a client
-may send a frame that is too large.
+These bookies take frames of at most 700 KiB. So a log takes records of at most 636 KiB
+(``SimulatedCluster.record_bytes_max``).
 """
 
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
+
+_FRAME_OVERHEAD = ENTRY_BYTES_MAX - RECORD_BYTES_MAX
+"""A frame takes so many bytes more than its record at most."""
 
 SETTLE_S = 0.1
 """How many seconds to wait after the healing: a process that met a fault just before may still be ending."""
@@ -98,9 +103,10 @@ class SimEnvironment(Environment):
     The wall clock is the simulated time plus the skew and the jumps of the process.
     """
 
-    def __init__(self, incarnation: Incarnation, process: Process) -> None:
+    def __init__(self, incarnation: Incarnation, process: Process, record_bytes_max: int) -> None:
         self.random = incarnation.random
         self.version = NEXT if process.is_next_version else THIS
+        self.record_bytes_max = record_bytes_max
         self._process = process
         self._incarnation = incarnation
         self._skew_ms = incarnation.random.randrange(-2000, 2000)
@@ -282,6 +288,9 @@ class SimulatedCluster:
         """The content of the metadata store."""
         self.replication = replication
         """The default replication of the clients."""
+        frame_bytes = storage.frame_bytes_max
+        self.record_bytes_max = min(RECORD_BYTES_MAX, max(frame_bytes // 2, frame_bytes - _FRAME_OVERHEAD))
+        """The largest record that a log takes, in bytes. A larger one raises RecordTooLarge."""
         self.metadata_lost_share = 0.0
         """The share of metadata writes, from 0 to 1, that are lost or lose their answer. It applies to
         processes that start from now on."""
@@ -425,7 +434,7 @@ class SimulatedCluster:
                 open_peers,
                 store,
                 self.network.at(incarnation),
-                environment=SimEnvironment(incarnation, process),
+                environment=SimEnvironment(incarnation, process, self.record_bytes_max),
                 prover=prover,
             ),
             prover=prover,
@@ -472,7 +481,7 @@ class SimulatedCluster:
             open_client(
                 store,
                 self.network.at(incarnation),
-                environment=SimEnvironment(incarnation, process),
+                environment=SimEnvironment(incarnation, process, self.record_bytes_max),
                 default_replication=replication or self.replication,
                 append_deadline_s=append_deadline_s,
                 prover=self._prover_of(name, incarnation.random),

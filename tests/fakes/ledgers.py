@@ -30,7 +30,7 @@ from ledgerlog.errors import (
     RecoveryFailed,
 )
 from ledgerlog.ledger.tail import LedgerTails
-from ledgerlog.limits import LONG_POLL_S, WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
+from ledgerlog.limits import LONG_POLL_S, RECORD_BYTES_MAX, WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
@@ -38,6 +38,8 @@ from ledgerlog.model.quorum import Replication
 
 class Environment:
     """A wall clock that stands still unless it is moved, and tokens in order."""
+
+    record_bytes_max = RECORD_BYTES_MAX
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world

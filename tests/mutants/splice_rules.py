@@ -467,7 +467,7 @@ MUTANTS = (
         "large_record_is_put_beside_others",
         "A.6",
         "Stage.append_many",
-        "not batch.has_room(size, 1, RECORD_BYTES_MAX, for_attributes=attributes is not None)",
+        "not batch.has_room(size, 1, size_max, for_attributes=attributes is not None)",
         "attributes is not None and batch.attributes is None",
         f"{_TEST}::test_a_record_as_large_as_may_be_comes_after_a_small_one",
     ),

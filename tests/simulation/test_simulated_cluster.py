@@ -16,10 +16,14 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
     MetadataUnavailable,
+    RecordTooLarge,
     StorageError,
     WrongCluster,
 )
+from ledgerlog.limits import ENTRY_BYTES_MAX, KIB, RECORD_BYTES_MAX
+from ledgerlog.log.attach import stage
 from ledgerlog.log.log import Log
+from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.layout import writable_path
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.testing import NodeCrashed, SimulatedCluster, simulate
@@ -320,3 +324,36 @@ def test_a_log_rolls_by_age_at_the_very_moment_and_asks_once(simulated: Simulate
 
     for segments in simulated(scenario, seeds=range(6)):
         assert segments >= 8
+
+
+def test_a_record_over_what_simulated_bookies_take_is_refused_and_the_writer_continues(
+    simulated: Simulated,
+) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        most = cluster.record_bytes_max
+        assert 500 * KIB < most < RECORD_BYTES_MAX
+        async with cluster.client("a") as client:
+            log = await client.create_log("orders")
+            async with log.writer(entry_bytes=RECORD_BYTES_MAX) as writer:
+                for data, key in ((bytes(most + 1), None), (bytes(most), b"k"), (bytes(2_000_000), None)):
+                    with pytest.raises(RecordTooLarge):
+                        await writer.append(data, key=key)
+                    with pytest.raises(RecordTooLarge):
+                        await writer.submit(data, key=key)
+                    with pytest.raises(RecordTooLarge):
+                        await writer.append_many([b"small", data], keys=[None, key])
+                with pytest.raises(RecordTooLarge):
+                    await writer.append_many([bytes(most)] * 2, atomic=True)
+                await writer.append(bytes(most))
+                await writer.append(bytes(most - 1), key=b"k")
+                group = most + ENTRY_BYTES_MAX - RECORD_BYTES_MAX - 2 * KIB
+                await writer.append_many([bytes(group // 2)] * 2, atomic=True)
+                await writer.append_many([bytes(most // 3)] * 9)
+            registry = LogRegistry(client.store, client.client.environment)
+            async with stage(client.client, registry, log.name, log.incarnation) as staged:
+                with pytest.raises(RecordTooLarge):
+                    await staged.append_many([bytes(most + 1)])
+                await staged.append_many([bytes(most), b"small", bytes(most)])
+                await staged.close()
+
+    simulated(scenario, seeds=[1])

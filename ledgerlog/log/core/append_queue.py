@@ -68,25 +68,29 @@ headers."""
 _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
 """The most bytes that an entry needs to name the producer of a run of records."""
 
-_GROUP_COST_MAX = ENTRY_BYTES_MAX - KIB
-"""The most bytes that records and their lengths may take in one entry."""
+_GROUP_OVERHEAD = ENTRY_BYTES_MAX - RECORD_BYTES_MAX - KIB
+"""Records and their lengths may take so many bytes in one entry in addition to the largest record."""
 
-assert _GROUP_COST_MAX >= RECORD_BYTES_MAX + _ATTRIBUTES_OVERHEAD
+assert _GROUP_OVERHEAD >= _ATTRIBUTES_OVERHEAD
 
 
-def group_cost(sizes: Sequence[int], *, has_attributes: bool = False) -> int:
+def group_cost(
+    sizes: Sequence[int], *, has_attributes: bool = False, record_bytes_max: int = RECORD_BYTES_MAX
+) -> int:
     """Return the bytes that records of these sizes take in one entry.
 
     Args:
         sizes: The bytes of each record, its key and headers included.
         has_attributes: Whether a record has a key or headers.
+        record_bytes_max: The largest record that the log takes.
 
     Raises:
         RecordTooLarge: No entry can hold all these records.
     """
     cost = sum(sizes) + (_ATTRIBUTES_OVERHEAD if has_attributes else _RECORD_OVERHEAD) * len(sizes)
-    if cost > _GROUP_COST_MAX:
-        raise RecordTooLarge(cost, _GROUP_COST_MAX, "group of records")
+    cost_max = record_bytes_max + _GROUP_OVERHEAD
+    if cost > cost_max:
+        raise RecordTooLarge(cost, cost_max, "group of records")
     return cost
 
 
@@ -308,8 +312,10 @@ class AppendQueue:
             raise InvalidArgument(
                 f"the window must be at least one record and one byte, not {window_records}, {window_bytes}"
             )
-        if not 1 <= entry_bytes <= _GROUP_COST_MAX:
-            raise InvalidArgument(f"entries of {entry_bytes} bytes: it must be 1 to {_GROUP_COST_MAX}")
+        if not 1 <= entry_bytes <= RECORD_BYTES_MAX + _GROUP_OVERHEAD:
+            raise InvalidArgument(
+                f"entries of {entry_bytes} bytes: it must be 1 to {RECORD_BYTES_MAX + _GROUP_OVERHEAD}"
+            )
         self._name = name
         self._epoch = epoch
         self._entry_bytes = entry_bytes
