@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from ledgerlog.archive.jobs.job import archive_log
 from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.errors import MetadataOutcomeUnknown
 from ledgerlog.meta import settle
@@ -18,7 +19,8 @@ from tests.waiting import PATIENCE_S
 
 
 async def claim(client: Client, where: Path) -> object:
-    return await archive(client, where / "elsewhere", keep_copies_s=DAY_S)
+    elsewhere = str(where / "elsewhere")
+    return await archive_log(client.opened, "log", elsewhere, keep_copies_s=DAY_S, accept_destination=True)
 
 
 async def record(client: Client, where: Path) -> object:
