@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +35,7 @@ from ledgerlog.limits import RECORD_BYTES_MAX
 from ledgerlog.log.lane import AppendLane, OutsideAppend
 from ledgerlog.machine.events import EventKind, ReplicaEvent
 from ledgerlog.model.record import Ack
+from tests.forking_programs import run_forking
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
@@ -514,8 +513,7 @@ def test_after_the_connection_every_call_is_refused() -> None:
 
 
 def test_a_forked_child_that_leaves_a_context_of_its_parent_ends_as_it_would_without(tmp_path: Path) -> None:
-    program = tmp_path / "forks.py"
-    program.write_text(
+    program = (
         "import asyncio, os\n"
         "from ledgerlog import aio\n"
         "async def main():\n"
@@ -533,14 +531,7 @@ def test_a_forked_child_that_leaves_a_context_of_its_parent_ends_as_it_would_wit
         "        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
         "asyncio.run(main())\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("3\n", "", 0)
+    assert run_forking(program, tmp_path) == ("3\n", "", 0)
 
 
 @BOTH_HOSTS

@@ -31,6 +31,7 @@ from ledgerlog.errors import (
     Truncated,
     WrongProcess,
 )
+from tests.forking_programs import run_forking
 from tests.waiting import PATIENCE_S
 
 
@@ -304,8 +305,7 @@ async def test_inside_of_trio_a_call_is_refused() -> None:
 
 
 def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
-    program = tmp_path / "forks.py"
-    program.write_text(
+    program = (
         "import os, sys\n"
         "from ledgerlog import blocking\n"
         "from ledgerlog.errors import WrongProcess\n"
@@ -332,20 +332,11 @@ def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
         "assert log.info().next_offset == 0\n"
         "print('done')\n"
     )
-    ran = subprocess.run(
-        # Python 3.12 and later warn about a fork in a process with threads.
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("done\n", "", 0)
+    assert run_forking(program, tmp_path) == ("done\n", "", 0)
 
 
 def test_a_forked_child_that_leaves_a_with_of_its_parent_ends_as_it_would_without(tmp_path: Path) -> None:
-    program = tmp_path / "forks.py"
-    program.write_text(
+    program = (
         "import os\n"
         "from ledgerlog import blocking\n"
         "children = []\n"
@@ -365,14 +356,7 @@ def test_a_forked_child_that_leaves_a_with_of_its_parent_ends_as_it_would_withou
         "            assert [next(records).data for _ in range(2)] == [b'a', b'b']\n"
         "            print(ends)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("[3, 0]\n", "", 0)
+    assert run_forking(program, tmp_path) == ("[3, 0]\n", "", 0)
 
 
 def test_a_program_that_forgets_to_close_ends_in_order(tmp_path: Path) -> None:

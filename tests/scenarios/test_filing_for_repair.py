@@ -125,16 +125,8 @@ async def test_rule_24_a_copy_that_is_confirmed_after_the_close_counts(clock: Mo
 async def test_rule_24_a_bookie_that_left_the_ensemble_and_lacks_entries_is_named(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         queue = await set_up(client)
-        writer = await client.ledgers.create(replication=R332)
-        gone = writer.metadata.last_fragment.ensemble[2]
-        await writer.append(payload(0))
-        await wait_all_tasks_blocked()
-        cluster.network.stall(client.host, gone)
-        await writer.append(payload(1))
-        cluster.network.reset(client.host, gone)
-        await cluster.bookies[gone].stop()
-        await eventually(lambda: len(writer.metadata.fragments) == 2)
-        await writer.append(payload(2))
+        writer, gone = await with_a_lost_copy(cluster, client, comes_back=False)
+        assert len(writer.metadata.fragments) == 2
         await writer.close()
         assert await incomplete(queue, writer.ledger_id) == (gone,)
 
