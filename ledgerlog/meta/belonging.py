@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 import trio
 
-from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataError, WrongCluster
+from ledgerlog.errors import ClusterNotFound, InvalidArgument, LedgerLogError, WrongCluster
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import Create, MetadataStore, Operation, Set
 from ledgerlog.model.admission import OPEN, Admission
@@ -251,8 +251,8 @@ async def wait_restored(store: MetadataStore) -> None:
             await store.get(CLUSTER)
         except StoreRestored:
             return
-        except MetadataError:
-            pass  # An outage. Everyone who uses the store tells of it.
+        except LedgerLogError:
+            pass  # An outage, or damage that a restore mends. Everyone who uses the store tells of it.
         await trio.sleep(_RESTORED_LOOK_S)
 
 
