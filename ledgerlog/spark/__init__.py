@@ -5,6 +5,6 @@ If this package is installed, any other session finds the format by itself. ``le
 how far streams have come; ``ledgerlog.spark.views`` makes a view of SQL for each log.
 """
 
-from ledgerlog.spark.session import JavaMissing, session
+from ledgerlog.spark.session import JavaMissing, SparkNotStarted, session
 
-__all__ = ["JavaMissing", "session"]
+__all__ = ["JavaMissing", "SparkNotStarted", "session"]
