@@ -11,9 +11,9 @@ all but the last fragment of an open one. A run in the last fragment of an open 
 is closed. The repair restores a whole run or nothing of it.
 
 **Stale copies.** The metadata may not assign all entries of a run to this bookie. For example, another bookie
-took its place while it was down. In a closed ledger, such entries are restored, too. They are not forgotten:
-then the bookie would deny them, and a reader with older metadata, or a worker that is about to name this
-bookie, may need them. In an open ledger, such a run waits until the ledger is closed.
+took its place while it was down. In a closed ledger, such entries are restored, too. The bookie must not
+forget them, because it would then deny them. A reader with older metadata may still need them, and so may a
+worker that is about to name this bookie. In an open ledger, such a run waits until the ledger is closed.
 
 This bookie may have stored entries after the end of a closed ledger: no client had got an acknowledgement for
 them, and recovery did not see them. Such entries do not belong to the ledger, so no other bookie needs to
@@ -128,8 +128,8 @@ class CorruptionRepair:
             return
         # Find the entry ids of the run as if the ledger continued to the end of the run. The copies must
         # cover all of these entries that the ledger has, because the bookie never denies an entry that the
-        # index names. If the run has entries that the metadata does not assign to this bookie, these may be
-        # any entries from its first to its last.
+        # index names. If the metadata does not assign all entries of the run to this bookie, nobody knows
+        # which ids the run has. So copy every id from its first to its last.
         end = metadata.last_entry
         known = metadata if end is None else attrs.evolve(metadata, last_entry=max(end, run.last))
         held = shares(known, self._bookie_id)
