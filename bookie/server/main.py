@@ -62,6 +62,7 @@ from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageCorrupt, StorageError
 from ledgerlog.event_log import log_to_stderr
 from ledgerlog.limits import BOOKIE_COLLECTOR, BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
+from ledgerlog.meta.belonging import wait_restored
 from ledgerlog.meta.outside_store import OutsideStore
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
@@ -107,6 +108,9 @@ def _metadata(function: F) -> F:
     )
     return option(credential_options(function))
 
+
+_AGAIN_S = 5.0
+"""How long auto-recovery in a bookie waits after a failure, before it begins anew."""
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
@@ -330,9 +334,21 @@ def run(
                 if not auto_recovery:
                     await stop.wait()
                     return
-                await _look_after_the_cluster(
-                    store, network, credentials, prover, node.bookie_id, stop, hosted
-                )
+                own_store = partial(open_store, uri, cluster=store.cluster, credentials=credentials)
+                async with open_nursery() as nursery:
+                    nursery.start_soon(
+                        partial(
+                            _look_after_the_cluster,
+                            own_store,
+                            network,
+                            credentials,
+                            prover,
+                            node.bookie_id,
+                            hosted,
+                        )
+                    )
+                    await stop.wait()
+                    nursery.cancel_scope.cancel()
             finally:
                 if administration is not None:
                     administration.node = None
@@ -428,30 +444,43 @@ def _open_peers(
 
 
 async def _look_after_the_cluster(
-    store: MetadataStore,
+    open_own_store: Callable[[], AbstractAsyncContextManager[MetadataStore]],
     network: Network,
     credentials: Credentials,
     prover: Prover,
     name: str,
-    stop: trio.Event,
     hosted: list[Callable[[], Iterable[Measurement]]],
 ) -> None:
-    """Run auto-recovery until ``stop`` is set. ``hosted`` gets functions that read its metrics."""
+    """Run auto-recovery until cancelled. ``hosted`` gets functions that read its metrics.
+
+    The bookie's own store goes through restores from a backup, because a bookie only registers and reads.
+    Auto-recovery writes metadata of ledgers, and nothing that it knows from before a restore may get into the
+    restored store (``ledgerlog.meta.belonging``). So it has a store of its own, and begins anew after a
+    restore. A fault of that store does not end the bookie.
+    """
     from ledgerlog.ledger.client import open_client
     from ledgerlog.metrics.client import client_measurements
     from ledgerlog.repair.metrics import repair_measurements
     from ledgerlog.repair.service import AutoRecovery
 
-    async with (
-        open_client(OutsideStore(store), network, credentials=credentials, prover=prover) as client,
-        open_nursery() as nursery,
-    ):
-        service = AutoRecovery(client, name=name)
-        hosted[:] = [partial(repair_measurements, service), partial(client_measurements, client)]
-        nursery.start_soon(service.run)
-        await stop.wait()
-        hosted.clear()
-        nursery.cancel_scope.cancel()
+    while True:
+        try:
+            async with (
+                open_own_store() as store,
+                open_client(OutsideStore(store), network, credentials=credentials, prover=prover) as client,
+                open_nursery() as nursery,
+            ):
+                service = AutoRecovery(client, name=name)
+                hosted[:] = [partial(repair_measurements, service), partial(client_measurements, client)]
+                nursery.start_soon(service.run)
+                await wait_restored(client.store)
+                logger.warning("worker=%s: the metadata store was restored: everything begins anew", name)
+                nursery.cancel_scope.cancel()
+        except LedgerLogError as fault:
+            logger.error("worker=%s: auto-recovery failed, and begins anew: %s", name, fault)
+            await trio.sleep(_AGAIN_S)
+        finally:
+            hosted.clear()
 
 
 def _find_place(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -310,23 +311,43 @@ async def test_a_zookeeper_that_was_emptied_is_restored_under_live_bookies(tmp_p
             assert min((await cluster.ledgers.list())[1:]) >= restored["first_new_ledger"]
 
 
-async def test_repair_begins_anew_when_its_store_was_emptied_and_restored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["alone", "bookie"])
+async def test_repair_begins_anew_when_its_store_was_emptied_and_restored(tmp_path: Path, place: str) -> None:
+    """What it knows from before must not get into the restored store. That holds inside a bookie, too, whose
+    own store goes through restores."""
     path, backup = tmp_path / "metadata.sqlite", str(tmp_path / "backup")
     uri = f"sqlite:{path}"
     await ledgerlog_ok("metadata", "init", uri=uri)
-    await ledgerlog_ok("metadata", "backup", backup, uri=uri)
+    log = tmp_path / "repair.log"
 
     async def is_at_work() -> bool:
         return [worker["name"] for worker in (await said("repair", "status", uri=uri))["workers"]] == ["r1"]
 
+    async def has_begun_anew() -> bool:
+        return "was restored: everything begins anew" in log.read_text() and await is_at_work()
+
     async with open_children() as children:
         command = [*LEDGERLOG, "repair", "run", "--name", "r1", "--uri", uri]
-        child = await children.start("repair", command, log_path=tmp_path / "repair.log")
+        if place == "bookie":
+            command = [
+                sys.executable,
+                "-m",
+                "bookie",
+                "run",
+                str(tmp_path / "r1"),
+                "--id",
+                "r1",
+                "--metadata",
+                uri,
+            ]
+            command += ["--listen", "127.0.0.1:0", "--auto-recovery"]
+        child = await children.start("repair", command, log_path=log)
         await until(is_at_work)
+        await ledgerlog_ok("metadata", "backup", backup, uri=uri)
         for suffix in ("", "-wal", "-shm"):
             (tmp_path / f"metadata.sqlite{suffix}").unlink(missing_ok=True)
         await ledgerlog_ok("metadata", "restore", backup, uri=uri)
-        await until(is_at_work)
+        await until(has_begun_anew)
         await child.stop()
 
 
