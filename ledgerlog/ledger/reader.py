@@ -52,6 +52,7 @@ from ledgerlog.limits import (
     READ_REPLY_BYTES_TARGET,
     REQUEST_TIMEOUT_S,
 )
+from ledgerlog.meta.belonging import StoreRestored
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path
@@ -99,7 +100,10 @@ class LedgerReader:
         self._prefer = prefer
         self._lac = metadata.fragments[-1].first_entry - 1  # All earlier fragments are committed.
         self._looked_at = trio.current_time()  # the time of the last metadata read, or later
-        self._grown_at = self._looked_at  # when the LAC last grew
+        self._unanswered_since: float | None = None
+        """When the metadata store was first asked since it last answered or a new entry came."""
+        self._away: MetadataUnavailable | None = None
+        """Why the store did not answer, if it said so."""
         self._waited_for: tuple[Sequence[BookieId], dict[int, int]] | None = None
         """The last ensemble and the last entries that its bookies held, before a wait for a LAC that did not
         come in time."""
@@ -118,22 +122,28 @@ class LedgerReader:
             MetadataUnavailable: The metadata store cannot be reached.
         """
         begun = trio.current_time()
+        if self._unanswered_since is None:
+            self._unanswered_since = begun
         self.metadata, _ = await self._registry.read(self.ledger_id)
         self._looked_at = begun
+        self._in_touch()
         return self.metadata
 
-    def check_in_touch(self, away: MetadataUnavailable) -> None:
-        """Call this when the metadata store did not answer. Return if the metadata may still be right.
+    def _in_touch(self) -> None:
+        """Note that the metadata are right: the store answered, or there is a new entry."""
+        self._unanswered_since = self._away = None
 
-        Args:
-            away: Why the store did not answer.
-
-        Raises:
-            MetadataUnavailable: ``away``: for ``limits.METADATA_TIMEOUT_S`` neither a new entry nor the store
-                has shown that the metadata are still right.
-        """
-        if trio.current_time() - max(self._looked_at, self._grown_at) >= METADATA_TIMEOUT_S:
-            raise away
+    def _check_in_touch(self) -> None:
+        """Raise MetadataUnavailable if the store has been asked in vain for ``limits.METADATA_TIMEOUT_S``
+        and no new entry came meanwhile."""
+        if self._unanswered_since is None:
+            return
+        waited_s = trio.current_time() - self._unanswered_since
+        if waited_s >= METADATA_TIMEOUT_S:
+            raise self._away or MetadataUnavailable(
+                f"the metadata store has not answered for {waited_s:.0f} s, so nobody knows whether ledger "
+                f"{self.ledger_id} goes on"
+            )
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -267,7 +277,8 @@ class LedgerReader:
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         if header.lac > self._lac:
-            self._lac, self._grown_at = header.lac, trio.current_time()
+            self._lac = header.lac
+            self._in_touch()
         # A bookie in limbo (which may have lost entries) reports the LAC that it knows, but may have held
         # later entries. Its answer does not count (A.3).
         return None if header.status == Status.UNKNOWN else header.last
@@ -294,6 +305,7 @@ class LedgerReader:
             await trio.lowlevel.checkpoint()
         else:
             await race(self._follow_metadata, partial(self._poll_any, entry_id))
+            self._check_in_touch()
         return self.readable
 
     async def _follow_metadata(self) -> None:
@@ -304,8 +316,10 @@ class LedgerReader:
             while True:
                 try:
                     await self.refresh()
+                except StoreRestored:
+                    raise  # No later look succeeds.
                 except MetadataUnavailable as away:
-                    self.check_in_touch(away)
+                    self._away = away
                 if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
                     return
                 await watch.wait()

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -96,6 +96,10 @@ Start = int | Position | datetime | Literal["earliest", "latest"]
 _RECORD_COST_BYTES = 48
 """Memory that a record costs in addition to its bytes. Counting it keeps the buffer within its bound even if
 records are tiny."""
+
+_CONTINUED_LOOK_S = 1.0
+"""Seconds that a follower looks for a newer ledger before it waits for entries again. While it looks, it sees
+no new entry."""
 
 _NO_RECORDS: Iterator[Record] = iter(())
 
@@ -390,11 +394,10 @@ class LogReader:
                 last = reader.readable
                 if entry_id > before or last >= entry_id or reader.is_closed:
                     continue
-                try:
+                # Without the store, the ledger's reader decides how long to go on.
+                with suppress(MetadataUnavailable), trio.move_on_after(_CONTINUED_LOOK_S):
                     if await self._is_continued(segment):
                         return True
-                except MetadataUnavailable as away:
-                    reader.check_in_touch(away)
 
     def _check_end(self, segment: LogSegment, last_entry: int) -> None:
         """Raise EntryNotFound if a ledger ends before the end at which the list counts its records. The rest

@@ -302,9 +302,6 @@ class LedgerReader:
         self._check()
         return self._ledger.readable
 
-    def check_in_touch(self, away: MetadataUnavailable) -> None:
-        raise away
-
     async def wait_beyond(self, entry_id: int) -> int:
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(LONG_POLL_S):

@@ -424,10 +424,19 @@ READING = (
         "edge_a_follower_ends_as_soon_as_the_store_is_away",
         "outages",
         "LedgerReader._follow_metadata",
-        "self.check_in_touch(away)",
+        "self._away = away",
         "raise",
         f"{_SHELLS}client_reader.py"
         "::test_a_follower_goes_on_without_the_metadata_store_while_new_records_come",
+    ),
+    mutant(
+        "edge_a_follower_waits_for_ever_for_a_silent_store",
+        "outages",
+        "LedgerReader.wait_beyond",
+        "self._check_in_touch()",
+        "pass",
+        f"{_SHELLS}client_reader.py"
+        "::test_waiting_for_an_entry_ends_though_every_poll_is_shorter_than_the_silence_of_the_store",
     ),
     mutant(
         "edge_waiting_beyond_an_entry_ends_with_the_entry",

@@ -28,6 +28,7 @@ from ledgerlog.limits import (
     REQUEST_TIMEOUT_S,
 )
 from ledgerlog.log.log import create_log, open_log
+from ledgerlog.meta.belonging import StoreRestored
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
@@ -302,11 +303,12 @@ async def forever(reader: LedgerReader) -> None:
         await reader.wait_beyond(0)
 
 
+@pytest.mark.parametrize("silent_s", [0, METADATA_TIMEOUT_S], ids=["refuses", "is silent"])
 @pytest.mark.parametrize(
     "trouble", [MetadataUnavailable("no answer"), WrongCluster("another store")], ids=["away", "wrong"]
 )
 async def test_a_follower_goes_on_without_the_metadata_store_while_new_records_come(
-    trouble: MetadataUnavailable, clock: MockClock
+    trouble: MetadataUnavailable, silent_s: float, clock: MockClock
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         log = await create_log(client.opened, "log")
@@ -319,10 +321,11 @@ async def test_a_follower_goes_on_without_the_metadata_store_while_new_records_c
                 async with mine.read(follow=True) as records:
                     async for _ in records:
                         seen += 1
-            except type(trouble):
+            except MetadataUnavailable:
                 failed.set()
 
         async def fail(path: str) -> None:
+            await trio.sleep(silent_s)
             raise trouble
 
         async with log.writer() as writer, trio.open_nursery() as nursery:
@@ -331,7 +334,7 @@ async def test_a_follower_goes_on_without_the_metadata_store_while_new_records_c
                 nonlocal appended
                 await writer.append(b"x")
                 appended += 1
-                with trio.fail_after(1):
+                with trio.fail_after(1.1):
                     await eventually(lambda: seen == appended)
 
             nursery.start_soon(follow)
@@ -350,8 +353,47 @@ async def test_a_follower_goes_on_without_the_metadata_store_while_new_records_c
             await append()
             # If nothing comes, it cannot know whether the log continues in another ledger.
             other.store.before_get = fail
-            with trio.fail_after(METADATA_TIMEOUT_S + LONG_POLL_S + 1):
+            with trio.fail_after(METADATA_TIMEOUT_S + LONG_POLL_S + 3):
                 await failed.wait()
+
+
+async def test_waiting_for_an_entry_ends_though_every_poll_is_shorter_than_the_silence_of_the_store(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        await reader.wait_beyond(-1)
+
+        async def say_nothing(path: str) -> None:
+            await trio.sleep(METADATA_TIMEOUT_S)
+            raise MetadataUnavailable("no answer")
+
+        other.store.before_get = say_nothing
+        begun = trio.current_time()
+        with pytest.raises(MetadataUnavailable, match="has not answered for"), trio.fail_after(60):
+            await forever(reader)
+        assert METADATA_TIMEOUT_S <= trio.current_time() - begun <= METADATA_TIMEOUT_S + LONG_POLL_S + 1
+        other.store.before_get = None
+        assert await reader.wait_beyond(0) == 0
+
+
+async def test_waiting_for_an_entry_ends_at_once_if_the_store_was_restored(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        await reader.wait_beyond(-1)
+
+        async def refuse(path: str) -> None:
+            raise StoreRestored("restored from a backup")
+
+        other.store.before_get = refuse
+        begun = trio.current_time()
+        with pytest.raises(StoreRestored):
+            await reader.wait_beyond(0)
+        assert trio.current_time() - begun <= METADATA_LOOK_S
 
 
 # --- following ------------------------------------------------------------------------------------
