@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import ModuleType
@@ -126,13 +127,17 @@ class BlockingFace:
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=one, args=(index,)) for index in range(len(works))]
+        # No test waits for a thread that hangs, and neither does the end of the process.
+        threads = [threading.Thread(target=one, args=(index,), daemon=True) for index in range(len(works))]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + PATIENCE_S
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
         if errors:
             raise errors[0]
+        if any(thread.is_alive() for thread in threads):
+            raise TimeoutError(f"a task did not end within {PATIENCE_S:g} s")
         return results
 
 
