@@ -26,7 +26,7 @@ class AioRecords(AioFace[Fetched]):
 
     def __init__(self, portal: Bridge, inner: Fetched) -> None:
         super().__init__(portal, inner)
-        self._place = ReadingPlace(inner.next_offset)
+        self._place = ReadingPlace(inner)
         self._is_in_use = False
 
     @property
@@ -39,8 +39,7 @@ class AioRecords(AioFace[Fetched]):
 
     async def __anext__(self) -> Record:
         place = self._place
-        if self._inner.is_left:
-            place.drop()  # So the next batch is asked for, which raises ConnectionClosed.
+        place.drop_if_left()
         while True:
             for record in place.records:
                 place.next_offset = record.offset + 1
@@ -56,8 +55,7 @@ class AioRecords(AioFace[Fetched]):
         return Batches(self)
 
     async def _next_batch(self) -> RecordBatch | None:
-        if self._inner.is_left:
-            self._place.drop()
+        self._place.drop_if_left()
         batch = self._place.take_rest()
         if batch is None:
             batch = await self._take()

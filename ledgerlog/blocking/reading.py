@@ -7,6 +7,7 @@ A reader is for one thread at a time: while a call is under way, a call of anoth
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 
@@ -28,7 +29,7 @@ class RecordsFace(Face[Fetched]):
 
     def __init__(self, portal: Portal, inner: Fetched) -> None:
         super().__init__(portal, inner)
-        self._place = ReadingPlace(inner.next_offset)
+        self._place = ReadingPlace(inner)
         self._user: dict[str, int] = {}
         """The thread whose call is under way. ``setdefault`` enters one thread only, whatever the threads do.
         If an interruption comes just after that, the thread stays entered, and its next call clears it."""
@@ -62,13 +63,7 @@ class RecordsFace(Face[Fetched]):
         """
         if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s >= 0):
             raise InvalidArgument(f"timeout_s must be None or 0 and more seconds, not {timeout_s!r}")
-        thread = get_ident()
-        if self._user.setdefault("thread", thread) != thread:
-            raise self._in_use()
-        try:
-            place = self._place
-            if self._inner.is_left:
-                place.drop()  # So the next batch is asked for, which raises ConnectionClosed.
+        with self._one_call() as place:
             while True:
                 for record in place.records:
                     place.next_offset = record.offset + 1
@@ -77,32 +72,33 @@ class RecordsFace(Face[Fetched]):
                 if batch is None:
                     return None
                 place.begin(batch)
-        finally:
-            self._user.clear()
 
     def batches(self) -> Iterator[RecordBatch]:
         """Iterate by batches, for replay. Both ways of iterating share one place in the log."""
         return iter(self._next_batch, None)
 
     def _next_batch(self) -> RecordBatch | None:
-        thread = get_ident()
-        if self._user.setdefault("thread", thread) != thread:
-            raise self._in_use()
-        try:
-            if self._inner.is_left:
-                self._place.drop()
-            batch = self._place.take_rest()
+        with self._one_call() as place:
+            batch = place.take_rest()
             if batch is None:
                 batch = self._take(None)
             if batch is not None:
-                self._place.next_offset = batch.end_offset
+                place.next_offset = batch.end_offset
             return batch
+
+    @contextmanager
+    def _one_call(self) -> Iterator[ReadingPlace]:
+        """Refuse the calls of other threads while the body runs. Yields the place, empty if the reader was
+        left."""
+        thread = get_ident()
+        if self._user.setdefault("thread", thread) != thread:
+            self._portal.check()  # In a forked child, the call of a thread of the parent never ends.
+            raise in_use()
+        try:
+            self._place.drop_if_left()
+            yield self._place
         finally:
             self._user.clear()
-
-    def _in_use(self) -> InvalidArgument:
-        self._portal.check()  # In a forked child, the call of a thread of the parent never ends.
-        return in_use()
 
     def _take(self, timeout_s: float | None) -> RecordBatch | None:
         place = self._place

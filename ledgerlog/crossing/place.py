@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from ledgerlog.crossing.fetching import Fetched
 from ledgerlog.errors import RecordsLost
 from ledgerlog.model.record import Record, RecordBatch
 
@@ -20,11 +21,12 @@ class ReadingPlace:
     """Where an iterator over records is.
 
     Args:
-        next_offset: The offset where reading starts.
+        fetched: The reader.
     """
 
-    def __init__(self, next_offset: int) -> None:
-        self.next_offset = next_offset
+    def __init__(self, fetched: Fetched) -> None:
+        self._fetched = fetched
+        self.next_offset = fetched.next_offset
         """The offset after the last record that was returned."""
         self.records: Iterator[Record] = iter(())
         """The remaining records of the batch that was begun. Set ``next_offset`` for each record that you
@@ -64,10 +66,11 @@ class ReadingPlace:
         """Begin to go through a batch record by record."""
         self._batch, self.records = batch, iter(batch)
 
-    def drop(self) -> None:
-        """Drop all batches, because the reader was left."""
-        self._batch, self.records = None, iter(())
-        self._waiting.clear()
+    def drop_if_left(self) -> None:
+        """If the reader was left, drop all batches. ``Fetched.take`` then raises ConnectionClosed."""
+        if self._fetched.is_left:
+            self._batch, self.records = None, iter(())
+            self._waiting.clear()
 
     def take_rest(self) -> RecordBatch | None:
         """Take the rest of the batch that was begun; None if nothing is left."""
