@@ -225,6 +225,24 @@ READING = (
         f"{_TEST}::test_a_program_writes_and_reads_a_log",
     ),
     mutant(
+        "a_blocking_reader_takes_two_calls_at_once",
+        "reading",
+        "RecordsFace._one_call",
+        'self._user.setdefault("thread", thread) != thread',
+        "False",
+        "tests/contract/test_faces_contract.py::"
+        "test_a_reader_refuses_a_second_caller_and_harms_nothing_of_the_first[blocking]",
+    ),
+    mutant(
+        "a_reader_that_was_left_gives_what_it_had",
+        "reading",
+        "ReadingPlace.drop_if_left",
+        "self._fetched.is_left",
+        "False",
+        "tests/contract/test_faces_contract.py::"
+        "test_a_reader_that_was_left_gives_nothing_of_what_it_had_fetched[blocking]",
+    ),
+    mutant(
         "a_batch_that_was_begun_is_given_whole_again",
         "reading",
         "ReadingPlace.take_rest",
