@@ -67,6 +67,26 @@ def test_a_destination_that_is_accepted_again_keeps_its_marker(tmp_path: Path) -
     assert list(where.glob("_ledgerlog-archive-*")) == [marker]
 
 
+def test_a_job_without_the_option_names_the_command_that_accepts_a_new_destination(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    wrong, right = str(tmp_path / "arhcive"), str(tmp_path / "archive")
+    archive = ("spark", "archive", "orders", "--master", "none", "--keep-copies", "0", "--destination")
+    commands.lines("log", "create", "orders")
+    for _ in range(3):
+        assert commands.run("log", "append", "orders", "--key", "k", stdin=b"one\n").exit_code == 0
+    commands.lines(*archive, wrong)
+    compact = ("spark", "compact", "orders", "--master", "none", "--destination", right)
+    refused = commands.run(*compact)
+    assert refused.exit_code == 1
+    assert "`ledgerlog spark archive NAME --destination WHERE --accept-destination`" in refused.stderr
+    refused = commands.run(*archive, right, "--merge")
+    assert refused.exit_code == 1
+    assert "--accept-destination" in refused.stderr
+    steps = commands.lines(*archive, right, "--merge", "--accept-destination")[-1]["steps"]
+    assert steps["merged"] == 1
+    assert commands.lines(*compact)[-1]["steps"]["compacted"] == 1
+
+
 def test_a_table_can_be_left_out_and_one_that_is_damaged_is_made_anew_by_an_option(tmp_path: Path) -> None:
     commands = Commands(tmp_path / "cluster")
     where = tmp_path / "archive"
@@ -111,7 +131,7 @@ def test_an_archive_is_moved_by_one_command(tmp_path: Path) -> None:
     marker.rename(tmp_path / "kept")
     (tmp_path / "one").rename(tmp_path / "three")
     refused = commands.run("archive", "move", two, str(tmp_path / "three"))
-    assert "accept it once: ledgerlog archive move FROM TO --accept-destination" in refused.stderr
+    assert "accept it once: `ledgerlog archive move FROM TO --accept-destination`" in refused.stderr
     next((tmp_path / "three").rglob("*.parquet")).unlink()
     refused = commands.run("archive", "move", two, str(tmp_path / "three"), "--accept-destination")
     assert refused.exit_code == 1

@@ -106,7 +106,7 @@ async def test_a_log_with_files_elsewhere_does_not_begin_a_new_destination_unles
         other = await new_log(client, "other")
         await fill(other, 2)
         for job in (archive_log, merge_log, compact_log):
-            with pytest.raises(InvalidArgument, match=f"{where}\\..*--accept-destination"):
+            with pytest.raises(InvalidArgument, match=f"{where}\\..*NAME --destination WHERE --accept-dest"):
                 await job(client.opened, "log", str(new))
         assert not new.exists()
         assert [place.url for place in await DestinationRegistry(client.store).all()] == [where.as_uri()]

@@ -51,7 +51,11 @@ __all__ = ["Markers", "load_destination"]
 
 logger = logging.getLogger(__name__)
 
-_HOW_TO_ACCEPT = "ledgerlog spark archive --accept-destination (accept_destination=True)"
+_HOW_TO_ACCEPT = (
+    "`ledgerlog spark archive NAME --destination WHERE --accept-destination`, or archive_log with "
+    "accept_destination=True from Python"
+)
+"""No other job of a log accepts a destination."""
 
 
 async def load_destination(where: str) -> Destination:
@@ -170,8 +174,8 @@ class Markers:
                         raise self.refusal(destination, named, None)
                     raise InvalidArgument(
                         f"{destination.url} is a new destination, but this log has archived files at "
-                        f"{', '.join(elsewhere)}. Give that destination. If the log is to have files at "
-                        f"both, accept the new one once: {_HOW_TO_ACCEPT}"
+                        f"{', '.join(elsewhere)}. Give a destination where it has files. If the log is to "
+                        f"have files at the new one, too, accept it once: {_HOW_TO_ACCEPT}"
                     )
             made = await self._make(destination, where, found)
             if made is not None:

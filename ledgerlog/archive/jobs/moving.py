@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["move_archive"]
 
-_HOW_TO_ACCEPT = "ledgerlog archive move FROM TO --accept-destination (accept_destination=True)"
+_HOW_TO_ACCEPT = (
+    "`ledgerlog archive move FROM TO --accept-destination`, or move_archive with accept_destination=True "
+    "from Python"
+)
 
 
 async def move_archive(
