@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import attrs
@@ -479,7 +479,8 @@ class LogTable:
 
         Returns:
             Whether the log has no table now. False: its table has manifests, but is not in this catalog, so
-            another catalog may have it. Then nothing was changed.
+            another catalog may have it. Or the table in this catalog is damaged, so it does not say which log
+            it belongs to. Then nothing was changed.
 
         Raises:
             ArchiveUnavailable: The catalog or the destination did not answer.
@@ -487,19 +488,18 @@ class LogTable:
         with self._translated():
             own = self._list_own_files()
             manifests = [file for file in own if file.name.endswith(".avro")]
-            with suppress(*_DAMAGED):  # A damaged table does not say which log it belongs to.
-                try:
-                    table = self._catalog.load_table(self._identifier)
-                except NoSuchTableError:
-                    table = None
-                if table is not None and self._is_of(table):
-                    # Delete the manifests first. Without them, after a crash, the files that are left do not
-                    # look like a table in another catalog.
-                    for file in manifests:
-                        self._destination.delete(file.name)
-                    self._catalog.drop_table(self._identifier)
-                elif manifests and (table is None or not self._is_superseded_by(table)):
-                    return False
+            try:
+                table = self._catalog.load_table(self._identifier)
+            except (NoSuchTableError, *_DAMAGED):
+                table = None
+            if table is not None and self._is_of(table):
+                # Delete the manifests first. Without them, after a crash, the files that are left do not look
+                # like a table in another catalog.
+                for file in manifests:
+                    self._destination.delete(file.name)
+                self._catalog.drop_table(self._identifier)
+            elif manifests and (table is None or not self._is_superseded_by(table)):
+                return False
             for file in own:
                 self._destination.delete(file.name)
             return True

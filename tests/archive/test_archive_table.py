@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -597,6 +597,51 @@ async def test_the_files_of_a_deleted_log_stay_while_a_table_in_another_catalog_
         assert len(await archived(client, log)) == 6
         steps = await retire_gone(client.opened, str(tmp_path / "one"), table=TABLE)
         assert [step.what for step in steps] == ["retired"] * 6
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"{"), remove], ids=["damaged", "gone"])
+async def test_the_files_of_a_deleted_log_stay_while_its_table_cannot_be_read(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        damage(Path(table_of(tmp_path).metadata_location.removeprefix("file://")))
+        await delete_log(client.opened, "log")
+        before = files(tmp_path)
+        steps = await retire_gone(client.opened, str(tmp_path), table=TABLE)
+        assert [step.what for step in steps] == ["skipped"] * 6
+        assert files(tmp_path) == before
+        assert len(await archived(client, log)) == 6
+        own = {path.parent for path in before if path.parent.name == "metadata"}
+        assert f"delete {own.pop().as_uri()}" in steps[0].why
+        for path in before:
+            if path.parent.name == "metadata":
+                path.unlink(missing_ok=True)
+        steps = await retire_gone(client.opened, str(tmp_path), table=TABLE)
+        assert [step.what for step in steps] == ["retired"] * 6
+
+
+@pytest.mark.parametrize("failure", [ValueError("of the catalog"), FileNotFoundError("of the catalog")])
+async def test_a_table_that_the_catalog_does_not_drop_keeps_its_records_until_it_does(
+    tmp_path: Path, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drop_table(*_: object) -> None:
+        raise failure
+
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await full_log(client)
+        await archive(client, tmp_path)
+        await delete_log(client.opened, "log")
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlCatalog, "drop_table", drop_table)
+            with pytest.raises(ArchiveUnavailable, match="of the catalog"):
+                await retire_gone(client.opened, str(tmp_path), table=TABLE)
+        assert len(await archived(client, log)) == 6
+        steps = await retire_gone(client.opened, str(tmp_path), table=TABLE)
+        assert [step.what for step in steps] == ["retired"] * 6
+        assert catalog_of(tmp_path).list_tables("ledgerlog") == []
+        assert files(tmp_path) == [tmp_path / CATALOG_FILE]
 
 
 async def test_a_crash_while_a_table_is_dropped_leaves_no_file_for_ever(tmp_path: Path) -> None:

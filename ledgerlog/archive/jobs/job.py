@@ -182,8 +182,8 @@ async def retire_gone(
         accept_destination: The destination is the right one although its marker is missing; make a new
             marker.
         table: Where the tables of archives are, at each destination. The tables of these logs are dropped
-            first. If a table is in another catalog, its log's files stay, and the steps are ``skipped``.
-            None: no table is dropped.
+            first. If a table is in another catalog, or is damaged, its log's files stay, and the steps are
+            ``skipped``. None: no table is dropped.
         on_step: Called with each step when it is done.
 
     Returns:
@@ -281,7 +281,7 @@ async def _retire_at(
 ) -> None:
     """Drop the table of a log that was deleted. Then delete its files at one destination, and their records.
 
-    If the table is in another catalog, the files stay, because a reader of the table needs them.
+    If the table may be in another catalog, the files stay, because a reader of the table needs them.
     """
     from ledgerlog.archive.destinations import TABLE_DIRECTORY
 

@@ -175,7 +175,8 @@ async def drop_table(archiver: Archiver, options: TableOptions | None) -> bool:
     A table of another log stays. See ``open_publisher`` for the arguments and the errors.
 
     Returns:
-        Whether the log has no table now. False: its table is not in the catalog of ``options``.
+        Whether the log has no table now. False: its table is not in the catalog of ``options``, or is
+        damaged.
     """
     from ledgerlog.archive.destinations import TABLE_DIRECTORY
 
