@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,29 @@ def test_a_table_can_be_left_out_and_one_that_is_damaged_is_made_anew_by_an_opti
     assert refused.exit_code == 1
     assert "--new-table" in refused.output
     assert commands.lines(*archive, "--new-table")[-1]["steps"] == {"published": 1}
+
+
+def test_files_that_are_kept_for_a_table_name_the_command_that_removes_both(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    where = tmp_path / "archive"
+    options = ("--master", "none", "--destination", str(where))
+    for name in ("orders", "users"):
+        commands.lines("log", "create", name)
+        assert commands.run("log", "append", name, stdin=b"one\n").exit_code == 0
+        commands.lines("spark", "archive", name, *options, "--namespace", "company")
+    commands.lines("log", "delete", "orders", "--yes")
+    (step, counts) = commands.lines("spark", "archive", "users", *options, "--catalog", "none")
+    assert counts["steps"] == {"skipped": 1}
+    named = re.search(
+        "`ledgerlog (spark archive NAME .*--catalog CATALOG --namespace NAMESPACE)`", step["why"]
+    )
+    assert named is not None
+    words = named[1].replace("NAMESPACE", "company").replace("NAME", "users").split()
+    assert where.as_uri() in words
+    words.remove("--catalog")
+    words.remove("CATALOG")  # The table is in the default catalog.
+    assert commands.lines(*words, "--master", "none")[-1]["steps"] == {"retired": 1}
+    assert len(list(where.rglob("*.parquet"))) == 1
 
 
 def test_an_archive_is_moved_by_one_command(tmp_path: Path) -> None:

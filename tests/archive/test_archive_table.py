@@ -592,7 +592,7 @@ async def test_the_files_of_a_deleted_log_stay_while_a_table_in_another_catalog_
         await delete_log(client.opened, "log")
         steps = await retire_gone(client.opened, str(tmp_path / destination), table=options)
         assert [step.what for step in steps] == ["skipped"] * 6
-        assert f"the destination {(tmp_path / 'one').as_uri()}" in steps[0].why
+        assert f"--destination {(tmp_path / 'one').as_uri()} --catalog" in steps[0].why
         assert shown(tmp_path / "one") == before
         assert len(await archived(client, log)) == 6
         steps = await retire_gone(client.opened, str(tmp_path / "one"), table=TABLE)
@@ -614,7 +614,7 @@ async def test_the_files_of_a_deleted_log_stay_while_its_table_cannot_be_read(
         assert files(tmp_path) == before
         assert len(await archived(client, log)) == 6
         own = {path.parent for path in before if path.parent.name == "metadata"}
-        assert f"delete {own.pop().as_uri()}" in steps[0].why
+        assert f"delete {own.pop().as_uri()} and run the job again" in steps[0].why
         for path in before:
             if path.parent.name == "metadata":
                 path.unlink(missing_ok=True)

@@ -289,9 +289,11 @@ async def _retire_at(
         destination = archiver.destination
         own_files = destination.url_of(f"{archiver.directory}/{TABLE_DIRECTORY}")
         why = (
-            "a table names it, and is not in the catalog of this job. Name the table's catalog and namespace "
-            f"(--catalog, --namespace), and the destination {destination.url}. If no catalog has the table, "
-            f"delete {own_files}"
+            "a table names it, but this job does not find the table in its catalog, or cannot read it there. "
+            f"Run `ledgerlog spark archive NAME --destination {destination.url} --catalog CATALOG "
+            "--namespace NAMESPACE` with the table's catalog and namespace, for a log whose table is there, "
+            "too; or call retire_gone with these TableOptions from Python. If no catalog has the table, or "
+            f"it is damaged, delete {own_files} and run the job again"
         )
         for record in records:
             tell(done("skipped", record, why=why))
