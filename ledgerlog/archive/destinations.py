@@ -64,6 +64,7 @@ __all__ = [
     "destination_url",
     "file_name",
     "files_as_errors",
+    "lies_at",
     "log_directory",
     "name_of_record",
     "offsets_of_name",
@@ -73,11 +74,11 @@ __all__ = [
 ]
 
 
-_NAME = re.compile(r"[^/\0]+(/(metadata/)?[^/\0]+)?\Z")
-"""The allowed names: a file in a log's directory, a file of the log's table (``archive.table``), or one plain
-name."""
 TABLE_DIRECTORY = "metadata"
 """The directory, in a log's directory, with the own files of the log's table."""
+_NAME = re.compile(rf"[^/\0]+(/({TABLE_DIRECTORY}/)?[^/\0]+)?\Z")
+"""The allowed names: a file in a log's directory, a file of the log's table (``archive.table``), or one plain
+name."""
 _NONCE = re.compile(r"[0-9a-f]+\Z")
 _CLUSTER_DIGITS = 16
 _LOG_NAME_MAX = 200
@@ -232,6 +233,17 @@ def where_of(url: str) -> str:
 def destination_url(file: str) -> str:
     """Return the URL of the destination of a file, two levels above it."""
     return _divided(file)[0]
+
+
+def lies_at(file: str, where: str) -> bool:
+    """Whether a file lies at the destination with a canonical URL (``where_of``), by the file's URL.
+
+    The file need not exist. This asks the file system.
+    """
+    try:
+        return where_of(destination_url(file)) == where
+    except InvalidArgument:
+        return False  # A record of version 0.1 may name a place that is not known on this machine.
 
 
 def open_input(file: str | ArchivedFile) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from ledgerlog.archive import destinations, reader
-from ledgerlog.archive.destinations import Destination
+from ledgerlog.archive.destinations import Destination, lies_at
 from ledgerlog.archive.file_reader import ArchiveFile
 from ledgerlog.archive.file_writer import ArchiveWriter
 from ledgerlog.archive.footer import end_of
@@ -42,6 +42,18 @@ def test_a_published_file_is_durable_with_every_directory_on_the_way_to_it(
     base = tmp_path / "new" / "archive"
     assert synced[0] == str(base / "log" / ".one.tmp")
     assert set(synced[1:]) >= {str(base / "log"), str(base), str(base.parent), str(tmp_path)}
+
+
+def test_a_file_lies_two_levels_below_its_destination_whatever_options_its_url_has(tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    (tmp_path / "link").symlink_to(place)
+    for file in (f"{place.as_uri()}/log/one.parquet", f"file://{tmp_path}/link/log/one.parquet"):
+        assert lies_at(file, place.as_uri())
+        assert not lies_at(file, tmp_path.as_uri())
+        assert not lies_at(file, f"{place.as_uri()}/log")
+    assert lies_at("s3://bucket/archive/log/one.parquet?region=here", "s3://bucket/archive")
+    assert not lies_at("s3://bucket/other/log/one.parquet?region=here", "s3://bucket/archive")
+    assert not lies_at("file://host/archive/log/one.parquet", "file:///archive"), "on another machine"
 
 
 async def test_a_log_with_the_longest_name_is_archived(tmp_path: Path) -> None:

@@ -308,6 +308,22 @@ async def test_a_marker_is_made_only_where_the_files_are_and_the_old_one_counts_
         assert await archive(client, two) == []
 
 
+async def test_a_file_of_version_0_1_in_a_directory_of_the_destination_comes_to_the_destination(
+    tmp_path: Path,
+) -> None:
+    outer, inner = tmp_path / "archive", tmp_path / "archive" / "inner"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await given_up(client, inner)
+        before = await records_of(log)
+        assert [step.what for step in await merge_log(client.opened, "log", str(inner))] == ["merged"]
+        await make_old(client, log)
+        await archive_log(client.opened, "log", str(outer), accept_destination=True)
+        (step,) = await merge_log(client.opened, "log", str(outer))
+        assert step.what == "merged"
+        assert path_of((await archived(client, log))[0]).parents[1] == outer
+        assert await records_of(log) == before
+
+
 async def test_a_second_move_to_the_same_place_records_how_it_is_reached_now(tmp_path: Path) -> None:
     one, two, link = tmp_path / "one", tmp_path / "two", tmp_path / "link"
     async with open_cluster() as cluster, cluster.client() as client:

@@ -220,7 +220,9 @@ class Archiver:
         """Whether the file of a record lies at this destination."""
         if record.destination:
             return record.destination == self.destination_id
-        return await in_thread(lambda: self.destination.holds(record.file), file=record.file)
+        return await in_thread(
+            lambda: self._destinations.lies_at(record.file, self.destination.where()), file=record.file
+        )
 
     async def check_place(self) -> Check:
         """Return the operation that lets a transaction fail if the archive is moved to another place.

@@ -215,8 +215,10 @@ async def retire_gone(
             continue
         # The log is gone for good, so no more records are added to these.
         archiver = await _archiver_of(client, records[0][0], destination)
-        here, elsewhere = await _by_destination(archiver, [record for record, _ in records], steps.tell)
         where = await in_thread(archiver.destination.where, file=archiver.destination.url)
+        here, elsewhere = await _by_destination(
+            archiver, where, [record for record, _ in records], steps.tell
+        )
         if here or await DestinationRegistry(client.store).find(where) is not None:
             await archiver.claim(accept=accept_destination)
             await _retire_at(archiver, here, table, steps.tell)
@@ -246,19 +248,13 @@ async def _archiver_of(client: LedgerClient, record: ArchivedFile, where: str) -
 
 
 async def _by_destination(
-    archiver: Archiver, records: Sequence[ArchivedFile], tell: OnStep
+    archiver: Archiver, where: str, records: Sequence[ArchivedFile], tell: OnStep
 ) -> tuple[list[ArchivedFile], dict[str, list[ArchivedFile]]]:
-    """Return the records of the files at the archiver's destination, and those at others by their URLs.
+    """Return the records of the files at the destination ``where``, and those at others by their URLs.
 
     A record that names a file of another log is in neither; ``tell`` gets its ``failed`` step.
     """
-    from ledgerlog.archive.destinations import destination_url, where_of
-
-    def is_here(url: str) -> bool:
-        try:
-            return where_of(url) == archiver.destination.where()
-        except InvalidArgument:
-            return False
+    from ledgerlog.archive.destinations import destination_url, lies_at
 
     by_url: dict[str, list[ArchivedFile]] = {}
     for record in records:
@@ -270,8 +266,8 @@ async def _by_destination(
         else:
             by_url.setdefault(destination_url(record.file), []).append(record)
     here: list[ArchivedFile] = []
-    for url in list(by_url):
-        if await in_thread(partial(is_here, url), file=url):
+    for url, its in list(by_url.items()):
+        if await in_thread(partial(lies_at, its[0].file, where), file=url):
             here += by_url.pop(url)
     return here, by_url
 

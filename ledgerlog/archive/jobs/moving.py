@@ -205,10 +205,7 @@ class _Mover:
     def _is_moved(self, record: ArchivedFile) -> bool:
         if record.destination:
             return record.destination == self._place.id
-        try:
-            return self._destinations.where_of(self._destinations.destination_url(record.file)) == self._from
-        except InvalidArgument:
-            return False
+        return self._destinations.lies_at(record.file, self._from)
 
     async def check(self, record: ArchivedFile) -> ArchiveStep | None:
         """Check the end of a file at the new place. Return a ``failed`` step if it is not right."""
