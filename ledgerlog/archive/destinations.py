@@ -165,10 +165,8 @@ def files_as_errors(url: str) -> Iterator[None]:
         yield
     except FileNotFoundError as cause:
         raise ArchiveUnavailable(url, "it is missing; put it back where it was") from cause
-    except OSError as cause:
-        raise ArchiveUnavailable(url, str(cause)) from cause
-    except pa.ArrowException as cause:
-        raise ArchiveUnavailable(url, str(cause)) from cause
+    except (OSError, pa.ArrowException) as cause:
+        raise ArchiveUnavailable(url, f"{cause}; mend the cause, then try again") from cause
 
 
 @contextmanager
@@ -177,7 +175,9 @@ def recorded(url: str) -> Iterator[None]:
     try:
         yield
     except InvalidArgument as cause:
-        raise ArchiveUnavailable(url, f"it cannot be reached from here: {cause}") from cause
+        raise ArchiveUnavailable(
+            url, f"it cannot be reached from here: {cause}; mend that, or use a machine that reaches it"
+        ) from cause
 
 
 def _resolve(url: str) -> tuple[Any, str]:
@@ -452,12 +452,11 @@ class Destination:
             ArchiveUnavailable: The file system failed. The file may be gone or not.
             ArchiveCorrupt: The name leads out of the destination. Nothing was deleted.
         """
-        try:
-            self._filesystem.delete_file(self._path(name))
-        except FileNotFoundError:
-            return False
-        except (OSError, pa.ArrowException) as cause:
-            raise ArchiveUnavailable(self.url_of(name), str(cause)) from cause
+        with files_as_errors(self.url_of(name)):
+            try:
+                self._filesystem.delete_file(self._path(name))
+            except FileNotFoundError:
+                return False
         return True
 
     def list(self, directory: str) -> list[StoredFile]:

@@ -80,7 +80,9 @@ def has_marker(destination: Destination, cluster: str, marker: bytes) -> bool:
         raise ArchiveUnavailable(
             url,
             f"it is not the marker (format {_FORMAT}) of cluster {cluster}, although it has that name: it "
-            f"was changed, or belongs to another version or cluster",
+            "was changed, or belongs to another version or cluster. Restore it from a copy; or, if this is "
+            "the right destination, accept it once: `ledgerlog spark archive` and `ledgerlog archive move` "
+            "have --accept-destination, and their functions have accept_destination=True",
         )
     return True
 

@@ -240,7 +240,9 @@ class LogTable:
             raise TableChanged(self.name) from cause
         except Exception as cause:  # pyiceberg's errors have no common base; its catalogs raise any error.
             raise ArchiveUnavailable(
-                f"of table {self.name}", f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+                f"of table {self.name}",
+                f"{type(cause).__name__}: {' '.join(str(cause).split())}; check the catalog and the "
+                "destination, then run the job again",
             ) from cause
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from threading import Event, get_ident
 from typing import Any, NoReturn
 
 import attrs
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
@@ -54,6 +55,21 @@ def test_a_file_lies_two_levels_below_its_destination_whatever_options_its_url_h
     assert lies_at("s3://bucket/archive/log/one.parquet?region=here", "s3://bucket/archive")
     assert not lies_at("s3://bucket/other/log/one.parquet?region=here", "s3://bucket/archive")
     assert not lies_at("file://host/archive/log/one.parquet", "file:///archive"), "on another machine"
+
+
+@pytest.mark.parametrize("failure", [PermissionError("not allowed"), pa.ArrowInvalid("not allowed")])
+def test_an_error_of_a_file_system_comes_with_the_next_step(
+    tmp_path: Path, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def __getattr__(self, name: str) -> NoReturn:
+            raise failure
+
+    destination = Destination(str(tmp_path))
+    monkeypatch.setattr(destination, "_filesystem", Failing())
+    for use in (destination.open, destination.create, destination.delete, destination.list):
+        with pytest.raises(ArchiveUnavailable, match="not allowed; mend the cause, then try again"):
+            use("log")
 
 
 async def test_a_log_with_the_longest_name_is_archived(tmp_path: Path) -> None:
