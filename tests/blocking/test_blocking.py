@@ -233,17 +233,17 @@ def test_ctrl_c_that_comes_as_a_call_begins_leaves_the_reader_usable(
 
     with log.read() as records:
         user = Interrupted()
-        monkeypatch.setattr(records, "_user", user)
+        monkeypatch.setattr(records._one_call, "_user", user)
         with pytest.raises(KeyboardInterrupt):
             next(records)
-        monkeypatch.setattr(records, "_user", dict(user))
+        monkeypatch.setattr(records._one_call, "_user", dict(user))
         assert [record.data for record in records] == [b"a", b"b"]
         found: list[bytes] = []
         other = threading.Thread(target=lambda: found.extend(record.data for record in records))
         other.start()
         other.join(PATIENCE_S)
         assert found == []
-        assert not records._user
+        assert not records._one_call._user
 
 
 def test_many_threads_append_through_one_writer(cluster: blocking.Cluster) -> None:

@@ -227,7 +227,7 @@ READING = (
     mutant(
         "a_blocking_reader_takes_two_calls_at_once",
         "reading",
-        "RecordsFace._one_call",
+        "_OneCall.__enter__",
         'self._user.setdefault("thread", thread) != thread',
         "False",
         "tests/contract/test_faces_contract.py::"

@@ -96,7 +96,7 @@ BLOCKING = Plan(
             left_out={
                 "``metadata`` says it": "ledger_id is_closed",
                 "``Ledgers.metadata`` reads it anew": "refresh",
-                "what ``read`` and ``follow`` are made of": "check_in_touch read_batch readable wait_beyond",
+                "what ``read`` and ``follow`` are made of": "read_batch readable wait_beyond",
             },
         ),
         Mirror(
