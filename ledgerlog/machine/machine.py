@@ -73,4 +73,7 @@ class StateMachine(ABC):
 
         Args:
             chunks: The chunks that ``snapshot`` returned, in order.
+
+        Raises:
+            Exception: The replica stops, because the machine may have only a part of the state.
         """

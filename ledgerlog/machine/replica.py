@@ -27,8 +27,9 @@ checked: its offset is never used again.
 
 **Trouble.** The replica waits out temporary trouble, with growing pauses: the store is away, there are too
 few bookies, a leadership is lost. Permanent trouble stops the replica: a record is not a command, the log was
-deleted, the machine cannot continue. Then proposals, reads, waits and ``snapshot`` raise
-``ReplicaStopped`` with the reason."""
+deleted, the machine cannot continue. Any exception of ``restore`` leaves the machine in an unknown state, and
+so does an exception of ``apply`` that is no result, for example ``KeyboardInterrupt``. It stops the replica,
+too. Then proposals, reads, waits and ``snapshot`` raise ``ReplicaStopped`` with the reason."""
 
 from __future__ import annotations
 
@@ -203,6 +204,7 @@ class Replica(Generic[M]):
             every=snapshot_every,
             kept=snapshots_kept,
             truncates=(snapshots is not None and snapshots.is_shared) if truncate is None else truncate,
+            stop=self._stop,
         )
         self._leading: Leading | None = None
         self._epoch: int | None = None
@@ -505,7 +507,7 @@ class Replica(Generic[M]):
         except Exception as error:
             self._stop(error)
 
-    def _stop(self, error: Exception) -> None:
+    def _stop(self, error: BaseException) -> None:
         """Stop the replica for good, and remember the reason."""
         if self._failure is not None:
             return
@@ -528,7 +530,7 @@ class Replica(Generic[M]):
         self._check()
         try:
             outcome = self._core.apply(offset, envelope)
-        except Exception as error:
+        except BaseException as error:
             # Stop now, before another task runs. The machine may have a part of the command: nobody may read
             # it, and it must not get the command again.
             self._stop(error)
@@ -540,7 +542,11 @@ class Replica(Generic[M]):
 
     async def _restore(self, gap: Truncated | None = None) -> None:
         """Restore from the newest snapshot, if there is one."""
-        reached = await self._snapshot_manager.restore(gap)
+        try:
+            reached = await self._snapshot_manager.restore(gap)
+        except Exception:
+            self._check()  # The machine's ``restore`` has raised this.
+            raise
         if reached is not None:
             self._applied.advance(reached - 1)
 

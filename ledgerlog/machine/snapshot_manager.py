@@ -29,7 +29,7 @@ cases:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import trio
@@ -82,6 +82,8 @@ class SnapshotManager:
     """How many snapshots to keep."""
     truncates: bool
     """Whether to truncate the log before the offset that the oldest kept snapshot reaches."""
+    stop: Callable[[BaseException], None]
+    """Stops the replica for good. Called if the machine's ``restore`` raises."""
     leader: LogWriter | None = None
     """The log's writer while this replica leads. Truncation goes through it, so a deposed leader truncates
     nothing."""
@@ -254,6 +256,7 @@ class SnapshotManager:
         Raises:
             ReplicaStopped: No snapshot that can be read covers the gap.
             LedgerLogError: The store failed. Try again.
+            BaseException: The machine's ``restore`` raised this. The replica was stopped with ``stop``.
         """
         core, store = self.core, self.store
         least = core.next_offset + 1 if gap is None else gap.first_offset
@@ -296,7 +299,12 @@ class SnapshotManager:
             if not isinstance(error, _DAMAGE):
                 self._unreachable = error
             return False
-        self.core.restore(found.head.next_offset, found.head.timestamp_ms, table, found.chunks)
+        try:
+            self.core.restore(found.head.next_offset, found.head.timestamp_ms, table, found.chunks)
+        except BaseException as error:
+            # The machine may have a part of the snapshot. So nobody may read it.
+            self.stop(error)
+            raise
         self.core.epoch = found.head.epoch
         self._tried_at = self.reaches = info.next_offset
         self.restores += 1

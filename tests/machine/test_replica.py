@@ -42,6 +42,7 @@ from ledgerlog.model.command import new_request_id
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
+from ledgerlog.testing.minimize import the_one
 from tests.machine.machines import Keys
 
 
@@ -761,6 +762,98 @@ async def test_a_machine_that_had_no_memory_does_not_get_the_command_again(clock
         await trio.sleep(10)
         assert len(tries) == 1
         assert leader.replica.next_offset == 0
+
+
+async def test_a_machine_that_was_interrupted_does_not_get_the_command_again(clock: MockClock) -> None:
+    async with stage() as s:
+        tries: list[object] = []
+
+        def interrupted_at_first(command: object) -> bytes:
+            tries.append(command)
+            if len(tries) == 1:
+                raise KeyboardInterrupt("ctrl-c")
+            return b""
+
+        machine: Any = Keys()
+        machine.apply = interrupted_at_first
+        replica = Replica(await open_log(s.client.opened, "log"), machine)
+
+        async def propose() -> None:
+            async with replica:
+                await replica.wait_leading()
+                with pytest.raises(AppendUnknown):
+                    await replica.propose(command("add", "x", 1))
+                await trio.sleep(10)
+
+        with pytest.raises(BaseExceptionGroup) as ended:
+            await propose()
+        assert isinstance(the_one(ended.value), KeyboardInterrupt)
+        assert len(tries) == 1
+        assert replica.next_offset == 0
+        with pytest.raises(ReplicaStopped, match="KeyboardInterrupt: ctrl-c") as caught:
+            await replica.read(lambda machine: 1)
+        assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), MetadataUnavailable("odd"), KeyboardInterrupt("odd")])
+async def test_a_machine_whose_restore_raises_at_the_start_stops_its_replica(
+    clock: MockClock, error: BaseException
+) -> None:
+    async with stage(1, snapshots=True, snapshot_every=10) as s:
+        leader = await s.leader()
+        for _ in range(10):
+            await leader.replica.propose(command("add", "x", 1))
+        await eventually(lambda: leader.replica.statistics().snapshots == 1)
+
+        def fail(_: object) -> None:
+            raise error
+
+        machine: Any = Keys()
+        machine.restore = fail
+        replica = Replica(
+            await open_log(s.client.opened, "log"),
+            machine,
+            leads=False,
+            snapshots=LedgerSnapshots(_Wrapped(s.client.opened)),
+        )
+        with pytest.raises(ReplicaStopped if isinstance(error, Exception) else KeyboardInterrupt):
+            await replica.__aenter__()
+        with pytest.raises(ReplicaStopped, match="odd") as caught:
+            await replica.read(lambda machine: 1)
+        assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), MetadataUnavailable("odd")])
+async def test_a_machine_whose_restore_raises_at_a_gap_stops_its_replica_and_restores_nothing_more(
+    clock: MockClock, error: Exception
+) -> None:
+    async with stage(2, snapshots=True, snapshot_every=10, snapshots_kept=1) as s:
+        leader = await s.leader()
+        (other,) = [node for node in s.nodes if node is not leader]
+        tries: list[object] = []
+
+        def fail(chunks: object) -> None:
+            tries.append(chunks)
+            raise error
+
+        other.replica._machine.restore = fail
+        s.cluster.network.stall(other.name, "*")
+        log = await open_log(leader.client.opened, "log")
+        for number in range(29):
+            await leader.replica.propose(command("add", "x", 1))
+            if number == 20:
+                await (await _writer_roll(leader))
+        await leader.replica.propose(command("add", "x", 1))
+        with trio.fail_after(10):
+            while (await log.info()).first_offset < 30:  # noqa: ASYNC110  # As above.
+                await trio.sleep(0.01)
+        s.cluster.network.heal()
+        await eventually(lambda: other.replica.failure is not None)
+        with pytest.raises(ReplicaStopped, match="odd") as caught:
+            await other.replica.read(lambda machine: 1)
+        assert caught.value.__cause__ is error
+        await trio.sleep(60)
+        assert len(tries) == 1
 
 
 async def test_a_wrong_return_value_stops_each_replica_and_a_corrected_one_executes_the_command(

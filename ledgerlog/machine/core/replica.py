@@ -295,7 +295,7 @@ def _check_machine(machine: Machine) -> None:
             raise InvalidArgument(f"{kind}.{name} is asynchronous: write it with def, not with async def")
 
 
-def text_of(error: Exception) -> str:
+def text_of(error: BaseException) -> str:
     """Return the text of an exception that a machine raised; "" if its own ``__str__`` raises.
 
     Raises:
