@@ -205,6 +205,7 @@ class Replica(Generic[M]):
             kept=snapshots_kept,
             truncates=(snapshots is not None and snapshots.is_shared) if truncate is None else truncate,
             stop=self._stop,
+            check=self._check,
         )
         self._leading: Leading | None = None
         self._epoch: int | None = None
@@ -360,7 +361,7 @@ class Replica(Generic[M]):
             await (await self._leading_now()).barrier()
         else:
             await trio.lowlevel.checkpoint()
-            self._check()
+        self._check()
         return fn(self._machine)
 
     async def wait_applied(self, offset: int) -> None:

@@ -84,6 +84,8 @@ class SnapshotManager:
     """Whether to truncate the log before the offset that the oldest kept snapshot reaches."""
     stop: Callable[[BaseException], None]
     """Stops the replica for good. Called if the machine's ``restore`` raises."""
+    check: Callable[[], None]
+    """Raises ReplicaStopped if the replica has stopped."""
     leader: LogWriter | None = None
     """The log's writer while this replica leads. Truncation goes through it, so a deposed leader truncates
     nothing."""
@@ -168,11 +170,13 @@ class SnapshotManager:
         Raises:
             InvalidArgument: The replica has no store for snapshots.
             LedgerLogError: The store failed. The snapshot is not listed.
+            ReplicaStopped: The replica has stopped meanwhile.
         """
         if self.store is None:
             raise InvalidArgument("this replica has no store for snapshots")
         while self._is_saving:
             await self._saved.wait()
+        self.check()
         return await self._save(self.store, *self._begin())
 
     def _begin(self) -> tuple[int, Iterator[bytes]]:

@@ -434,6 +434,51 @@ async def test_snapshots_that_are_asked_for_at_once_are_taken_one_after_the_othe
     assert most == 1
 
 
+async def test_a_replica_that_stopped_takes_no_snapshot_that_was_asked_for_before(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, may_save = LedgerSnapshots.save, trio.Event()
+
+    async def late(store: LedgerSnapshots, *args: Any) -> SnapshotInfo:
+        await may_save.wait()
+        return await save(store, *args)
+
+    monkeypatch.setattr(LedgerSnapshots, "save", late)
+    async with stage(1, snapshots=True) as s:
+        leader = await s.leader()
+        await leader.replica.propose(command("add", "x", 1))
+        refused: list[ReplicaStopped] = []
+
+        async def ask() -> None:
+            try:
+                await leader.replica.snapshot()
+            except ReplicaStopped as stopped:
+                refused.append(stopped)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            leader.replica._stop(MemoryError("no room"))
+            may_save.set()
+        assert len(refused) == 1
+        assert leader.replica.statistics().snapshots == 1
+
+
+async def test_a_linear_read_does_not_see_a_machine_that_stopped_half_way(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        barrier = leader.replica._leading.barrier
+
+        async def stop_after() -> None:
+            await barrier()
+            leader.replica._stop(MemoryError("no room"))
+
+        leader.replica._leading.barrier = stop_after
+        with pytest.raises(ReplicaStopped, match="no room"):
+            await leader.replica.read(lambda machine: machine.values, consistency="linear")
+
+
 async def _first(events: Any, count: int) -> AsyncIterator[Any]:
     for _ in range(count):
         yield await events.__anext__()
