@@ -19,6 +19,7 @@ from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.election.election import Election
+from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.belonging import wait_restored
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import (
@@ -44,6 +45,8 @@ __all__ = ["repair"]
 
 logger = logging.getLogger(__name__)
 
+_AGAIN_S = 5.0
+"""How long ``repair run`` waits after a failure that follows a restore, before it begins anew."""
 _TASKS_SHOWN = 1000
 _LOOK_S = 20.0
 """How long a status looks at ledgers: long enough for some ten thousand in a real metadata store."""
@@ -99,7 +102,12 @@ def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri
         # outlives the connection: no task, no metadata and no version.
         await serve(again=False)
         while True:
-            await serve(again=True)
+            try:
+                await serve(again=True)
+            except LedgerLogError as fault:
+                # Just after a restore, the store may be away or be restored once more.
+                logger.error("worker=%s: auto-recovery failed, and begins anew: %s", name, fault)
+                await trio.sleep(_AGAIN_S)
 
     run_until_interrupted(body)
 
