@@ -81,7 +81,7 @@ from ledgerlog.log.positions import (
 )
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchivedFile
-from ledgerlog.model.ids import Position
+from ledgerlog.model.ids import Position, is_offset
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import Record, RecordBatch, milliseconds
@@ -109,13 +109,13 @@ _Entry = tuple[EntryHeader, RecordBatch, int]
 
 def check_start(start: Start, until: int | None) -> None:
     """Raise InvalidArgument if ``start`` is not a valid start, or ``until`` is not an offset."""
-    is_place = _is_offset(start) or isinstance(start, datetime) or start in ("earliest", "latest")
-    if not (is_place or (isinstance(start, Position) and all(map(_is_offset, start)))):
+    is_place = is_offset(start) or isinstance(start, datetime) or start in ("earliest", "latest")
+    if not (is_place or (isinstance(start, Position) and all(map(is_offset, start)))):
         raise InvalidArgument(
             f"{start!r} does not say where to start: an offset, a Position, a datetime, 'earliest' or "
             f"'latest'"
         )
-    if until is not None and not _is_offset(until):
+    if until is not None and not is_offset(until):
         raise InvalidArgument(f"{until!r} is not an offset to stop at")
 
 
@@ -125,10 +125,6 @@ def in_use() -> InvalidArgument:
         "another call on this reader is under way: a reader is for one task or thread at a time, so open one "
         "for each"
     )
-
-
-def _is_offset(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class LogReader:

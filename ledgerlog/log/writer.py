@@ -534,13 +534,13 @@ class LogWriter:
 
         Cancelling: the records may or may not be given up, as for ``Log.truncate``.
         """
+        check_offset(before_offset)
         durable = self._queue.durable_offset
-        if (
-            not isinstance(before_offset, int)
-            or isinstance(before_offset, bool)
-            or not 0 <= before_offset <= durable
-        ):
-            raise InvalidArgument(f"{before_offset!r} is not an offset up to the durable end, {durable}")
+        if before_offset > durable:
+            raise InvalidArgument(
+                f"the durable records of log {self._name!r} end at offset {durable}: it cannot be truncated "
+                f"at {before_offset}"
+            )
         await trio.lowlevel.checkpoint()
         await self._leader.refuse()
         await self._leader.truncate(before_offset, ignore_pins=ignore_pins)

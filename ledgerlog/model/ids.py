@@ -57,9 +57,14 @@ def check_ledger_id(value: int) -> int:
     return value
 
 
+def is_offset(value: object) -> bool:
+    """Return whether ``value`` is a number in 0..2**63-1."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LEDGER_ID_MAX
+
+
 def check_offset(value: int) -> int:
     """Return ``value`` if it is in 0..2**63-1; else raise InvalidArgument."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LEDGER_ID_MAX:
+    if not is_offset(value):
         raise InvalidArgument(f"{value!r} is not an offset")
     return value
 

@@ -161,8 +161,18 @@ async def test_the_latest_is_behind_what_is_confirmed(world: World, log: Log) ->
     assert follower.seen == [4, 5]
 
 
-@pytest.mark.parametrize("bad", [Position(0, 1, -1), Position(0, 1, -5), Position(0, -1), Position(-1, 0)])
-async def test_a_position_with_a_number_below_zero_is_refused_at_once(
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Position(0, 1, -1),
+        Position(0, 1, -5),
+        Position(0, -1),
+        Position(-1, 0),
+        Position(2**63, 0),
+        Position(0, 2**63),
+    ],
+)
+async def test_a_position_with_a_number_out_of_range_is_refused_at_once(
     world: World, log: Log, bad: Position
 ) -> None:
     await fill(world, log, 3)
@@ -170,7 +180,7 @@ async def test_a_position_with_a_number_below_zero_is_refused_at_once(
         log.read(bad)
 
 
-@pytest.mark.parametrize("bad", [-1, True, 1.5, "newest", None, b"0"])
+@pytest.mark.parametrize("bad", [-1, 2**63, True, 1.5, "newest", None, b"0"])
 async def test_what_is_no_place_to_start_is_refused_at_once(log: Log, bad: object) -> None:
     with pytest.raises(InvalidArgument):
         log.read(bad)

@@ -183,6 +183,19 @@ async def test_what_is_no_offset_is_refused_as_expected_offset(world: World, log
         assert (await writer.append(b"b", expected_offset=1)).offset == 1
 
 
+async def test_what_is_no_offset_or_lies_beyond_the_durable_end_is_refused_by_truncate(
+    world: World, log: Log
+) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"a")
+        for wrong in ("1", 1.0, True, -1, 2**63):
+            with pytest.raises(InvalidArgument, match=r"is not an offset$"):
+                await writer.truncate(wrong)
+        with pytest.raises(InvalidArgument, match="end at offset 1: it cannot be truncated at 2"):
+            await writer.truncate(2)
+        assert (await log.info()).first_offset == 0
+
+
 async def test_a_conditional_append_is_written_at_its_offset_or_not_at_all(world: World, log: Log) -> None:
     async with log.writer() as writer:
         await writer.append(b"a", expected_offset=0)
