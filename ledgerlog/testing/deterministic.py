@@ -76,12 +76,12 @@ __all__ = [
     "Timer",
     "Trace",
     "current_simulation",
+    "is_users",
 ]
 
 T = TypeVar("T")
 
-OURS = ("ledgerlog", "bookie", "trio")
-"""The packages whose code is not the user's own. Their frames tell nothing about a user's scenario."""
+_NOT_USERS = ("ledgerlog", "bookie", "trio", "contextlib")
 
 TRACE_LINES = 2000
 """How many lines at the end of a trace are kept as text."""
@@ -499,6 +499,11 @@ def _task_names() -> list[str]:
     return [task.name for task in _tasks()]
 
 
+def is_users(frame: FrameType) -> bool:
+    """Return whether a frame is of the user's own code. All other frames tell nothing about a scenario."""
+    return frame.f_globals.get("__name__", "").split(".")[0] not in _NOT_USERS
+
+
 def _users_tasks() -> list[str]:
     """Name the tasks that wait in the user's own code, each with its innermost line there.
 
@@ -509,7 +514,7 @@ def _users_tasks() -> list[str]:
         places = [
             f"{task.name} in {frame.f_code.co_name} ({frame.f_code.co_filename}:{line})"
             for frame, line in task.iter_await_frames()
-            if frame.f_globals.get("__name__", "").split(".")[0] not in (*OURS, "contextlib")
+            if is_users(frame)
         ]
         found += places[-1:]
     return found

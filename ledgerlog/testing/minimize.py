@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from ledgerlog.testing.deterministic import OURS
+from ledgerlog.testing.deterministic import is_users
 from ledgerlog.testing.invariants import Violation
 
 __all__ = ["Minimum", "minimize", "the_one", "way_of"]
@@ -46,7 +46,7 @@ def way_of(error: BaseException) -> str:
         return kind
     frames = list(traceback.walk_tb(leaf.__traceback__))
     # Name the line of the user's own code: several lines may call the same asserting helper or History.check.
-    theirs = [each for each in frames if each[0].f_globals.get("__name__", "").split(".")[0] not in OURS]
+    theirs = [each for each in frames if is_users(each[0])]
     places = (f"{frame.f_code.co_filename}:{line}" for frame, line in theirs or frames[-1:])
     return " ".join((kind, *places))
 

@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -210,6 +211,19 @@ async def lying(self: SimDisk, file: File, offset: int, view: memoryview) -> Non
 def test_a_disk_that_lies_about_its_syncs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimDisk, "write_sync", lying)
     assert seeds_until_found() == 1
+
+
+def test_the_way_of_a_failure_names_only_lines_of_the_users_own_code() -> None:
+    @contextmanager
+    def checked() -> Iterator[None]:
+        yield
+        raise AssertionError("wrong")
+
+    with pytest.raises(AssertionError) as failed, checked():
+        pass
+    kind, *places = way_of(failed.value).split()
+    assert kind == "AssertionError"
+    assert {place.rpartition(":")[0] for place in places} == {__file__}
 
 
 def test_a_failing_run_is_shrunk_to_the_faults_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
