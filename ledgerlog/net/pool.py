@@ -168,9 +168,14 @@ class ConnectionPool:
         return True
 
     def troubles(self, bookies: Iterable[BookieId]) -> dict[BookieId, str]:
-        """Return why these bookies did not answer the last request to them. Bookies that did are left out."""
-        found = {bookie: self.connection(bookie).trouble for bookie in bookies}
-        return {bookie: why for bookie, why in found.items() if why is not None}
+        """Return why these bookies did not answer the last request to them.
+
+        Bookies that did, and bookies without a connection, are left out. This makes no connection.
+        """
+        there = (self._connections.get(bookie) for bookie in bookies)
+        return {
+            each.bookie_id: each.trouble for each in there if each is not None and each.trouble is not None
+        }
 
     def statistics(self) -> PoolStatistics:
         """The present statistics."""

@@ -284,11 +284,9 @@ async def check_entries(
         except (MetadataCorrupt, PermissionDenied) as failure:
             unknown.append(str(failure))
         else:
-            for bookie in faults.silent:
-                if not is_gone(bookie):
-                    unknown.append(
-                        client.pool.connection(bookie).trouble or f"bookie {bookie} did not answer"
-                    )
+            silent = [bookie for bookie in faults.silent if not is_gone(bookie)]
+            troubles = client.pool.troubles(silent)
+            unknown += [troubles.get(bookie, f"bookie {bookie} did not answer") for bookie in silent]
             unknown += [f"bookie {bookie} is in limbo" for bookie in faults.in_limbo]
             if not faults.is_clean:
                 await on_fault(ledger_id, faults)

@@ -128,6 +128,12 @@ async def test_a_resolver_that_does_not_answer_is_left_in_time(
         assert "no connection within 3 s" in sink.calls[0][1]
 
 
+async def test_asking_for_the_troubles_of_bookies_connects_to_none(scene: Scene) -> None:
+    async with open_pool(LocalNetwork(), scene.bookie.resolve) as pool:
+        assert pool.troubles(["b1"]) == {}
+        assert pool.statistics().connections == ()
+
+
 async def test_trouble_with_the_metadata_store_and_malformed_addresses_are_failed_attempts() -> None:
     answers = iter(
         [
