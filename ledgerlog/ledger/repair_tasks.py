@@ -12,10 +12,10 @@ ends. So the process that ends a ledger files the ledger: it makes a task for th
                                                 of them have the entries that were acknowledged before
 
 A recoverer makes the task in the transaction that closes the ledger (``filing``). So even if the recoverer
-dies, there is no closed ledger without its task. A writer does the same with the bookies that will hardly
-confirm their entries: they left, are not connected, or have confirmed later entries. After the close it waits
-for late copies, and makes a task for the bookies that still lack some. If the writer dies before that, these
-bookies lack only the last of their entries, and a check of the ends finds that.
+dies, there is no closed ledger without its task. A writer does the same with the bookies that may never
+confirm the entries that they lack: they left, are not connected, or have confirmed later entries. After the
+close it waits for late copies, and makes a task for the bookies that still lack some. If the writer dies
+before that, these bookies lack only the last of their entries, and a check of the ends finds that.
 
 In guaranteed mode, or if the ack quorum equals the write quorum, no acknowledged entry lacks a copy, and no
 task is made.

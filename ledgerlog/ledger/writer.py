@@ -142,7 +142,8 @@ class LedgerWriter:
         self._drained = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
         self._settled_repair = trio.Event()  # set when nothing is left to file for repair
-        self._filed: list[BookieId] | None = None  # the bookies that the closing write files for repair
+        self._filed: list[BookieId] | None = None
+        """The bookies that every attempt of the closing write files for repair; None before the first one."""
         self._is_resting = False  # the maintaining task sleeps until something happens
         self._wake = trio.Event()
         self._intent_wanted = trio.Event()
@@ -586,14 +587,17 @@ class LedgerWriter:
             await self._registry.file_for_repair(self.ledger_id, unfiled)
 
     async def _attempt(self, intent: core_writer.MetadataIntent) -> tuple[LedgerMetadata | None, int]:
-        """Attempt a write. The closing write also files the bookies for repair that will hardly confirm the
+        """Attempt a write. The closing write also files the bookies for repair that may never confirm the
         entries that they lack: if this process dies, nobody else knows of them (rule 24)."""
         end = intent.metadata.last_entry
         if end is None or not may_lack_copies(self.replication):
             return await self._registry.attempt(intent)
         lost = self._slots.given_up(end)
-        # If the fate of an earlier attempt is unknown, only what both name is surely filed.
-        self._filed = [bookie for bookie in lost if self._filed is None or bookie in self._filed]
+        if self._filed is None:
+            self._filed = lost
+        else:
+            # The fate of an earlier attempt may be unknown, so only what each of them names is surely filed.
+            self._filed = [bookie for bookie in self._filed if bookie in lost]
         return await self._registry.attempt(intent, files={"incomplete": lost} if lost else None)
 
     async def _write_metadata(self) -> None:
