@@ -102,8 +102,6 @@ class LedgerReader:
         self._looked_at = trio.current_time()  # the time of the last metadata read, or later
         self._unanswered_since: float | None = None
         """When the metadata store was first asked since it last answered or a new entry came."""
-        self._away: MetadataUnavailable | None = None
-        """Why the store did not answer, if it said so."""
         self._waited_for: tuple[Sequence[BookieId], dict[int, int]] | None = None
         """The last ensemble and the last entries that its bookies held, before a wait for a LAC that did not
         come in time."""
@@ -125,25 +123,15 @@ class LedgerReader:
         if self._unanswered_since is None:
             self._unanswered_since = begun
         self.metadata, _ = await self._registry.read(self.ledger_id)
-        self._looked_at = begun
-        self._in_touch()
+        self._looked_at, self._unanswered_since = begun, None
         return self.metadata
 
-    def _in_touch(self) -> None:
-        """Note that the metadata are right: the store answered, or there is a new entry."""
-        self._unanswered_since = self._away = None
-
-    def _check_in_touch(self) -> None:
-        """Raise MetadataUnavailable if the store has been asked in vain for ``limits.METADATA_TIMEOUT_S``
-        and no new entry came meanwhile."""
-        if self._unanswered_since is None:
-            return
-        waited_s = trio.current_time() - self._unanswered_since
-        if waited_s >= METADATA_TIMEOUT_S:
-            raise self._away or MetadataUnavailable(
-                f"the metadata store has not answered for {waited_s:.0f} s, so nobody knows whether ledger "
-                f"{self.ledger_id} goes on"
-            )
+    def _check_in_touch(self, away: MetadataUnavailable) -> None:
+        """Raise ``away`` if the store has been asked in vain for ``limits.METADATA_TIMEOUT_S``, and no new
+        entry came meanwhile."""
+        since = self._unanswered_since
+        if since is not None and trio.current_time() - since >= METADATA_TIMEOUT_S:
+            raise away
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -277,8 +265,7 @@ class LedgerReader:
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         if header.lac > self._lac:
-            self._lac = header.lac
-            self._in_touch()
+            self._lac, self._unanswered_since = header.lac, None
         # A bookie in limbo (which may have lost entries) reports the LAC that it knows, but may have held
         # later entries. Its answer does not count (A.3).
         return None if header.status == Status.UNKNOWN else header.last
@@ -287,7 +274,8 @@ class LedgerReader:
         """Wait until an entry after ``entry_id`` can be read.
 
         This returns at once if you can read such an entry already. It also returns, without such an entry, if
-        the ledger turns out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``.
+        the ledger turns out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``. If the
+        metadata store is slow, it waits for the store's answer, too.
 
         Args:
             entry_id: The last entry that you know of; -1 for none.
@@ -304,25 +292,38 @@ class LedgerReader:
         if self.is_closed or self._lac > entry_id:
             await trio.lowlevel.checkpoint()
         else:
-            await race(self._follow_metadata, partial(self._poll_any, entry_id))
-            self._check_in_touch()
+            await self._wait_beyond(entry_id)
         return self.readable
 
-    async def _follow_metadata(self) -> None:
-        """Return when the ledger is closed or has a new last ensemble."""
-        ensemble = self.metadata.last_fragment.ensemble
-        await trio.sleep_until(self._looked_at + METADATA_LOOK_S)
-        async with self._store.watch(ledger_path(self.ledger_id)) as watch:
-            while True:
-                try:
-                    await self.refresh()
-                except StoreRestored:
-                    raise  # No later look succeeds.
-                except MetadataUnavailable as away:
-                    self._away = away
-                if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
-                    return
-                await watch.wait()
+    async def _wait_beyond(self, entry_id: int) -> None:
+        is_looking = False
+
+        async def follow_metadata() -> None:
+            """Return when the ledger is closed or has a new last ensemble."""
+            nonlocal is_looking
+            ensemble = self.metadata.last_fragment.ensemble
+            await trio.sleep_until(self._looked_at + METADATA_LOOK_S)
+            is_looking = True
+            async with self._store.watch(ledger_path(self.ledger_id)) as watch:
+                while True:
+                    try:
+                        await self.refresh()
+                    except StoreRestored:
+                        raise  # No later look succeeds.
+                    except MetadataUnavailable as away:
+                        self._check_in_touch(away)
+                    is_looking = False
+                    if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
+                        return
+                    await watch.wait()
+                    is_looking = True
+
+        async def poll() -> None:
+            await self._poll_any(entry_id)
+            while is_looking and self._lac <= entry_id:  # Do not cut off a slow look each time.
+                await self._poll_any(entry_id)
+
+        await race(follow_metadata, poll)
 
     async def _poll_any(self, entry_id: int) -> None:
         """Long-poll the last ensemble until one answer shows a LAC after ``entry_id``, or all polls end."""

@@ -8,7 +8,8 @@ The tail has no task of its own: the followers do the work. One follower at the 
 entries, reads them, and hands them out to all that are at the end (``LedgerTail.follow``). The others sleep
 meanwhile. A follower wakes up only if it cannot take an entry, or if it has to do the work now: because the
 task that did it was cancelled, or because its attempt failed. So an error is raised only in the follower
-whose attempt failed, and each of the others makes its own attempt.
+whose attempt failed, and each of the others makes its own attempt. But if the metadata store was away for too
+long, all followers raise that.
 
 If a follower needs entries that are no longer kept, it reads them by itself, as if there were no other
 followers, until it has caught up.
@@ -24,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import LedgerLogError, MetadataUnavailable
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET, TAIL_KEPT_BYTES
 
@@ -76,6 +77,8 @@ class _AtEnd(Generic[T]):
     take: Callable[[int, T], bool]
     wakes: trio.Event = attrs.Factory(trio.Event)
     """Set when it has to do something."""
+    failure: MetadataUnavailable | None = None
+    """Why it cannot go on."""
 
 
 class LedgerTail(Generic[T]):
@@ -144,6 +147,8 @@ class LedgerTail(Generic[T]):
             self._at_end.pop(me, None)
             if self._polled is None and self._at_end:
                 next(iter(self._at_end)).wakes.set()  # It does the work now.
+        if me.failure is not None:
+            raise me.failure
         return me.next
 
     async def _poll(self, me: _AtEnd[T]) -> None:
@@ -151,7 +156,14 @@ class LedgerTail(Generic[T]):
         try:
             while me in self._at_end:
                 self._polled = first = min(follower.next for follower in self._at_end)
-                last = await self.reader.wait_beyond(first - 1)
+                try:
+                    last = await self.reader.wait_beyond(first - 1)
+                except MetadataUnavailable as away:
+                    # All of them have waited for the store. If each tried it anew, they would end one by one.
+                    for follower in self._at_end:
+                        follower.failure = away
+                    self._send_away(*self._at_end)
+                    return
                 if last < first:
                     self._send_away(*self._at_end)
                 else:

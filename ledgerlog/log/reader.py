@@ -52,6 +52,7 @@ import trio
 
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.concurrency.gathering import race
 from ledgerlog.concurrency.nurseries import background, holds_cancellation
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
@@ -96,10 +97,6 @@ Start = int | Position | datetime | Literal["earliest", "latest"]
 _RECORD_COST_BYTES = 48
 """Memory that a record costs in addition to its bytes. Counting it keeps the buffer within its bound even if
 records are tiny."""
-
-_CONTINUED_LOOK_S = 1.0
-"""Seconds that a follower looks for a newer ledger before it waits for entries again. While it looks, it sees
-no new entry."""
 
 _NO_RECORDS: Iterator[Record] = iter(())
 
@@ -355,14 +352,38 @@ class LogReader:
             assert place.entry_id is not None
             entry_id, self._offset = place.entry_id, place.offset
 
-        def take(entry_id: int, entry: _Entry) -> bool:
+        def take(taken: int, entry: _Entry) -> bool:
             """Take an entry in another follower's task, unless this reader has to look at it itself."""
+            nonlocal entry_id
             header, _, _ = entry
             is_last = self._until is not None and header.end_offset >= self._until
             is_read = self._last is not None and self._last[0] >= header.first_offset
             if is_last or is_read or self._is_full or header.first_offset != self._offset:
                 return False  # If the entry has a record that was read before, ``_note`` may raise.
-            return self._deliver(segment, entry_id, entry)
+            if not self._deliver(segment, taken, entry):
+                return False
+            entry_id = taken + 1
+            return True
+
+        is_looking = is_continued = False
+
+        async def wait() -> None:
+            """Follow the ledger until there is something new, or no look is under way."""
+            before = entry_id
+            while True:
+                await tail.follow(entry_id, take)
+                await self._wait_taken()
+                if not is_looking or entry_id > before or reader.readable >= entry_id or reader.is_closed:
+                    return
+
+        async def look() -> None:
+            """Return if the log is continued in a newer ledger."""
+            nonlocal is_looking, is_continued
+            with suppress(MetadataUnavailable):  # ``tail.follow`` raises it when it is time.
+                is_continued = await self._is_continued(segment)
+            is_looking = False
+            if not is_continued:
+                await trio.sleep_forever()
 
         while True:
             while entry_id <= last:
@@ -385,15 +406,12 @@ class LogReader:
                 return await self._is_continued(segment)
             else:
                 before = entry_id
-                entry_id = await tail.follow(entry_id, take)
-                await self._wait_taken()
+                # Look only if nothing came. Wait for entries meanwhile, because a look may take long.
+                await (race(wait, look) if is_looking else wait())
                 last = reader.readable
-                if entry_id > before or last >= entry_id or reader.is_closed:
-                    continue
-                # Without the store, the ledger's reader decides how long to go on.
-                with suppress(MetadataUnavailable), trio.move_on_after(_CONTINUED_LOOK_S):
-                    if await self._is_continued(segment):
-                        return True
+                is_looking = entry_id == before and last < entry_id and not reader.is_closed
+                if is_looking and is_continued:
+                    return True
 
     def _check_end(self, segment: LogSegment, last_entry: int) -> None:
         """Raise EntryNotFound if a ledger ends before the end at which the list counts its records. The rest

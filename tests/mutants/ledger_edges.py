@@ -407,7 +407,7 @@ READING = (
     mutant(
         "edge_a_close_before_the_watch_is_set_is_missed",
         "watches",
-        "LedgerReader._follow_metadata",
+        "LedgerReader._wait_beyond",
         """
         if self.metadata.is_closed or self.metadata.last_fragment.ensemble != ensemble:
             return
@@ -423,18 +423,18 @@ READING = (
     mutant(
         "edge_a_follower_ends_as_soon_as_the_store_is_away",
         "outages",
-        "LedgerReader._follow_metadata",
-        "self._away = away",
+        "LedgerReader._wait_beyond",
+        "self._check_in_touch(away)",
         "raise",
         f"{_SHELLS}client_reader.py"
         "::test_a_follower_goes_on_without_the_metadata_store_while_new_records_come",
     ),
     mutant(
-        "edge_a_follower_waits_for_ever_for_a_silent_store",
+        "edge_each_poll_cuts_off_a_slow_look_at_the_metadata",
         "outages",
-        "LedgerReader.wait_beyond",
-        "self._check_in_touch()",
-        "pass",
+        "LedgerReader._wait_beyond",
+        "is_looking and self._lac <= entry_id",
+        "False",
         f"{_SHELLS}client_reader.py"
         "::test_waiting_for_an_entry_ends_though_every_poll_is_shorter_than_the_silence_of_the_store",
     ),

@@ -325,7 +325,9 @@ async def test_a_follower_goes_on_without_the_metadata_store_while_new_records_c
                 failed.set()
 
         async def fail(path: str) -> None:
-            await trio.sleep(silent_s)
+            with trio.move_on_after(silent_s):
+                await eventually(lambda: other.store.before_get is None)
+                return
             raise trouble
 
         async with log.writer() as writer, trio.open_nursery() as nursery:
@@ -372,11 +374,96 @@ async def test_waiting_for_an_entry_ends_though_every_poll_is_shorter_than_the_s
 
         other.store.before_get = say_nothing
         begun = trio.current_time()
-        with pytest.raises(MetadataUnavailable, match="has not answered for"), trio.fail_after(60):
+        with pytest.raises(MetadataUnavailable, match="no answer"), trio.fail_after(60):
             await forever(reader)
         assert METADATA_TIMEOUT_S <= trio.current_time() - begun <= METADATA_TIMEOUT_S + LONG_POLL_S + 1
         other.store.before_get = None
         assert await reader.wait_beyond(0) == 0
+
+
+@pytest.mark.parametrize("silent_s", [0, METADATA_TIMEOUT_S], ids=["refuses", "is silent"])
+async def test_followers_of_one_log_end_together_if_the_store_stays_away(
+    silent_s: float, clock: MockClock
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await create_log(client.opened, "log")
+        mine = await open_log(other.opened, "log")
+        ended: list[float] = []
+
+        async def follow() -> None:
+            async with mine.read(follow=True) as records:
+                await anext(records)
+                with pytest.raises(MetadataUnavailable):
+                    await anext(records)
+            ended.append(trio.current_time())
+
+        async def fail(path: str) -> None:
+            await trio.sleep(silent_s)
+            raise MetadataUnavailable("no answer")
+
+        async with log.writer() as writer:
+            await writer.append(b"x")
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(12):
+                        nursery.start_soon(follow)
+                    await trio.sleep(2)
+                    other.store.before_get = fail
+        assert max(ended) - min(ended) <= METADATA_LOOK_S
+
+
+async def test_a_follower_with_a_slow_store_goes_on_when_its_bookies_come_back(clock: MockClock) -> None:
+    async with (
+        open_cluster() as cluster,
+        cluster.client() as client,
+        cluster.client(store_latency_s=0.3) as other,
+    ):
+        log = await create_log(client.opened, "log")
+        mine = await open_log(other.opened, "log")
+        async with log.writer() as writer, mine.read(follow=True) as records:
+            await writer.append(b"a")
+            assert (await anext(records)).data == b"a"
+            for bookie in cluster.bookies:
+                cluster.network.cut(other.host, bookie)
+            await trio.sleep(METADATA_TIMEOUT_S + 2 * LONG_POLL_S)
+            cluster.network.heal()
+            await writer.append(b"b")
+            with trio.fail_after(METADATA_TIMEOUT_S):
+                assert (await anext(records)).data == b"b"
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "stalled"), [(0.3, 0), (0.01, 2)], ids=["slow store", "stalled bookies"]
+)
+async def test_a_follower_goes_on_in_the_next_ledger_however_long_it_takes_to_find_it(
+    latency_s: float, stalled: int, clock: MockClock
+) -> None:
+    guaranteed = Replication(3, 3, 2, guaranteed=True)
+    async with (
+        open_cluster() as cluster,
+        cluster.client(replication=guaranteed) as client,
+        cluster.client(store_latency_s=latency_s) as other,
+    ):
+        log = await create_log(client.opened, "log")
+        mine = await open_log(other.opened, "log")
+        async with log.writer() as writer, trio.open_nursery() as nursery:
+            await writer.append(b"a")
+            async with mine.read(follow=True) as records:
+                assert (await anext(records)).data == b"a"
+                ledger_id = writer.statistics().ledger_id
+                ensemble = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+                # The older ledger stays open, because it waits for all copies.
+                cluster.network.cut(client.host, ensemble[0])
+                for bookie in ensemble[:stalled]:
+                    cluster.network.stall(other.host, bookie)
+                await writer.append(b"b")
+                nursery.start_soon(writer.roll)
+                await eventually(lambda: writer.statistics().ledger_id != ledger_id)
+                await writer.append(b"c")
+                with trio.fail_after(60):
+                    assert [(await anext(records)).data for _ in range(2)] == [b"b", b"c"]
+                assert not (await client.ledgers.metadata(ledger_id)).is_closed
+            cluster.network.heal()
 
 
 async def test_waiting_for_an_entry_ends_at_once_if_the_store_was_restored(clock: MockClock) -> None:
