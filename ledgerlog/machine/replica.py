@@ -512,6 +512,8 @@ class Replica(Generic[M]):
         """Stop the replica for good, and remember the reason."""
         if self._failure is not None:
             return
+        # First of all, so that a second interruption cannot keep the replica running.
+        self._failure = ReplicaStopped(self._log.name, type(error).__name__)
         why = f"{type(error).__name__}: {text_of(error)}"
         if isinstance(error, LedgerLogError):
             why = error.why if isinstance(error, ReplicaStopped) else str(error)
@@ -531,12 +533,12 @@ class Replica(Generic[M]):
         self._check()
         try:
             outcome = self._core.apply(offset, envelope)
+            self._core.epoch = epoch
         except BaseException as error:
             # Stop now, before another task runs. The machine may have a part of the command: nobody may read
             # it, and it must not get the command again.
             self._stop(error)
             raise
-        self._core.epoch = epoch
         self._applied.advance(offset)
         self._snapshot_manager.on_applied()
         return outcome

@@ -305,11 +305,11 @@ class SnapshotManager:
             return False
         try:
             self.core.restore(found.head.next_offset, found.head.timestamp_ms, table, found.chunks)
+            self.core.epoch = found.head.epoch
         except BaseException as error:
             # The machine may have a part of the snapshot. So nobody may read it.
             self.stop(error)
             raise
-        self.core.epoch = found.head.epoch
         self._tried_at = self.reaches = info.next_offset
         self.restores += 1
         self.listeners.tell(EventKind.RESTORED, info.next_offset, info.place)

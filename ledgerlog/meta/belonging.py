@@ -17,9 +17,9 @@ different mark for each restore. The cluster is still the same. But if the store
 of nodes may begin at 0 again. A process from before the restore holds versions and records of the lost state,
 and its compare-and-set could succeed by accident: a deposed leader would write its own list of ledgers. So
 such a process is refused until it is restarted. Bookies only register and read, so they continue
-(``through_restores``). ``ledgerlog repair run`` drops all that it knows, and connects again
-(``wait_restored``). Version 0.1 does not know marks and refuses every restored store. That is right,
-because bookies of version 0.1 would delete all ledgers that the backup lacks.
+(``through_restores``). Auto-recovery, in ``ledgerlog repair run`` or in a bookie, drops all that it knows and
+connects again (``wait_restored``). Version 0.1 does not know marks and refuses every restored store. That is
+right, because bookies of version 0.1 would delete all ledgers that the backup lacks.
 
 **An older state** of the store is refused by every process that has seen a newer one, bookies too: a raw copy
 of its file, or of a server's data, that was put back without a restore. Its counters would give ids out

@@ -840,6 +840,27 @@ async def test_a_machine_that_was_interrupted_does_not_get_the_command_again(clo
         assert isinstance(caught.value.__cause__, KeyboardInterrupt)
 
 
+async def test_a_replica_stops_though_it_cannot_say_why(clock: MockClock) -> None:
+    class Nasty(KeyboardInterrupt):
+        def __str__(self) -> str:
+            raise MemoryError
+
+    def fail(command: object) -> bytes:
+        raise Nasty
+
+    async with stage() as s:
+        machine: Any = Keys()
+        machine.apply = fail
+        replica = Replica(await open_log(s.client.opened, "log"), machine)
+
+        async with replica:
+            await replica.wait_leading()
+            with pytest.raises(AppendUnknown):
+                await replica.propose(command("add", "x", 1))
+            with pytest.raises(ReplicaStopped, match="Nasty"):
+                await replica.read(lambda machine: 1)
+
+
 @pytest.mark.parametrize("error", [ValueError("odd"), MetadataUnavailable("odd"), KeyboardInterrupt("odd")])
 async def test_a_machine_whose_restore_raises_at_the_start_stops_its_replica(
     clock: MockClock, error: BaseException
