@@ -311,6 +311,8 @@ class SqliteStore(SingleWrites):
         self._adopting = trio.Lock()
         self._refused_until = 0.0
         """Another file in place of ours was refused. It is not opened again before this time."""
+        self._refusal: WrongCluster | None = None
+        """Why that file was refused, if it was opened and is not the right one."""
         self._was_refused = False
         """Whether a call was refused since the watches were last marked."""
         self._watches = WatchSet()
@@ -464,8 +466,13 @@ class SqliteStore(SingleWrites):
         async with self._adopting:
             if self._file is not displaced or self._closed:
                 return
-            if self.cluster is None or trio.current_time() < self._refused_until:
+            if self.cluster is None:
                 raise self._belonging.refuse(why.why)
+            if trio.current_time() < self._refused_until:
+                # Every call says the same. Else only the one that opens the file learns of a restore.
+                found = self._refusal
+                raise self._belonging.refuse(why.why) if found is None else type(found)(str(found))
+            self._refusal = None
             try:
                 opened = await self._worker.run(open_again)
             except Displaced as mixed:
@@ -475,9 +482,12 @@ class SqliteStore(SingleWrites):
             except StorageError as damage:
                 # For example, the file is just being copied to this place, and its end is still missing.
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
-                raise self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}") from damage
+                self._refusal = self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}")
+                raise self._refusal from damage
             except LedgerLogError as failure:
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
+                if isinstance(failure, WrongCluster):
+                    self._refusal = failure
                 if isinstance(failure, MetadataOutcomeUnknown):  # Only the new session is in doubt.
                     raise MetadataUnavailable(
                         f"{displaced.path} cannot be opened now: {failure}"

@@ -24,7 +24,7 @@ from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import LedgerLogError, MetadataUnavailable, SessionExpired, WrongCluster
 from ledgerlog.ledger.client import open_client
-from ledgerlog.meta.belonging import join_cluster, make_cluster
+from ledgerlog.meta.belonging import StoreRestored, join_cluster, make_cluster
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.store import Create, MetadataStore
@@ -428,6 +428,23 @@ async def test_an_older_copy_of_the_file_is_refused_and_a_restore_is_not(
             await works(store.sync)
         else:
             await refused(store.sync)
+
+
+async def test_every_call_learns_that_the_file_was_restored(tmp_path: Path) -> None:
+    """Whoever waits for a restore looks seldom. Somebody else's call may have found it a moment before."""
+    world = SqliteWorld(tmp_path)
+    async with world.open_store() as store:
+        await make_cluster(store, os.urandom)
+    async with world.open_store() as store:
+        cluster = await join_cluster(store)
+        await store.sync()
+        for file in world._files(tmp_path):
+            file.unlink()
+        async with world.open_store() as restored:
+            await restored.create(CLUSTER, f"{cluster}:2f".encode())
+        for _ in range(3):
+            with pytest.raises(StoreRestored, match="restart the process"):
+                await store.sync()
 
 
 @pytest.mark.parametrize(
