@@ -789,18 +789,24 @@ async def test_a_machine_that_has_no_memory_stops_its_replica_only(clock: MockCl
             await leader.replica.read(lambda machine: 1)
 
 
+def fail_at_first(machine: Any, error: BaseException) -> list[object]:
+    """Let the machine's first command raise ``error``. Returns the commands that the machine gets."""
+    tries: list[object] = []
+
+    def apply(command: object) -> bytes:
+        tries.append(command)
+        if len(tries) == 1:
+            raise error
+        return b""
+
+    machine.apply = apply
+    return tries
+
+
 async def test_a_machine_that_had_no_memory_does_not_get_the_command_again(clock: MockClock) -> None:
     async with stage(1) as s:
         leader = await s.leader()
-        tries: list[object] = []
-
-        def fail_at_first(command: object) -> bytes:
-            tries.append(command)
-            if len(tries) == 1:
-                raise MemoryError("no room")
-            return b""
-
-        leader.replica._machine.apply = fail_at_first
+        tries = fail_at_first(leader.replica._machine, MemoryError("no room"))
         with pytest.raises(AppendUnknown):
             await leader.replica.propose(command("add", "x", 1))
         assert leader.replica.failure is not None, "it has stopped before its proposer learns of it"
@@ -811,16 +817,8 @@ async def test_a_machine_that_had_no_memory_does_not_get_the_command_again(clock
 
 async def test_a_machine_that_was_interrupted_does_not_get_the_command_again(clock: MockClock) -> None:
     async with stage() as s:
-        tries: list[object] = []
-
-        def interrupted_at_first(command: object) -> bytes:
-            tries.append(command)
-            if len(tries) == 1:
-                raise KeyboardInterrupt("ctrl-c")
-            return b""
-
-        machine: Any = Keys()
-        machine.apply = interrupted_at_first
+        machine = Keys()
+        tries = fail_at_first(machine, KeyboardInterrupt("ctrl-c"))
         replica = Replica(await open_log(s.client.opened, "log"), machine)
 
         async def propose() -> None:
@@ -845,12 +843,9 @@ async def test_a_replica_stops_though_it_cannot_say_why(clock: MockClock) -> Non
         def __str__(self) -> str:
             raise MemoryError
 
-    def fail(command: object) -> bytes:
-        raise Nasty
-
     async with stage() as s:
-        machine: Any = Keys()
-        machine.apply = fail
+        machine = Keys()
+        fail_at_first(machine, Nasty())
         replica = Replica(await open_log(s.client.opened, "log"), machine)
 
         async with replica:

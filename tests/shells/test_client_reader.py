@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import attrs
@@ -20,6 +21,7 @@ from ledgerlog.errors import (
     WrongCluster,
 )
 from ledgerlog.ledger.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, POLLS_ABANDONED_MAX, LedgerReader
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import (
     CONNECT_TIMEOUT_S,
     LONG_POLL_S,
@@ -43,6 +45,13 @@ STRIPED = Replication(5, 3, 2)
 
 def payloads(count: int) -> list[bytes]:
     return [b"<entry %d of this ledger>" % i for i in range(count)]
+
+
+async def one_entry(client: Client, other: Client) -> tuple[LedgerWriter, LedgerReader]:
+    """Write a ledger with one entry. Returns its writer, and the reader of another client."""
+    writer = await client.ledgers.create(replication=R332)
+    await writer.append(b"x")
+    return writer, await other.ledgers.open(writer.ledger_id)
 
 
 async def closed_ledger(client: Client, replication: Replication, count: int = 10) -> LedgerReader:
@@ -228,9 +237,7 @@ async def test_reading_does_not_disturb_the_writer(clock: MockClock) -> None:
 
 async def test_the_end_is_unavailable_where_no_bookie_answers(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        _, reader = await one_entry(client, other)
         cluster.network.cut(other.host, "*")
         with pytest.raises(EntryUnavailable):
             await reader.last_add_confirmed()
@@ -244,9 +251,7 @@ async def test_the_end_is_unavailable_where_no_bookie_answers(clock: MockClock) 
 
 async def test_the_end_is_unavailable_in_time_where_every_bookie_hangs(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        _, reader = await one_entry(client, other)
         assert await reader.last_add_confirmed() == 0
         cluster.network.stall(other.host, "*")
         begun = trio.current_time()
@@ -270,9 +275,7 @@ async def test_a_dead_bookie_does_not_make_the_question_wait(clock: MockClock) -
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_faults_of_the_metadata_are_raised_as_themselves(is_deleted: bool, clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        writer, reader = await one_entry(client, other)
         assert await reader.last_add_confirmed() == 0
         wanted = LedgerNotFound if is_deleted else MetadataUnavailable
 
@@ -296,6 +299,16 @@ async def test_faults_of_the_metadata_are_raised_as_themselves(is_deleted: bool,
             await reader.wait_beyond(0)
         with pytest.raises(wanted):
             await reader.read(0, 1)
+
+
+def away(silent_s: float) -> Callable[[str], Awaitable[None]]:
+    """What a store does that is away: for ``silent_s`` it says nothing."""
+
+    async def fail(path: str) -> None:
+        await trio.sleep(silent_s)
+        raise MetadataUnavailable("no answer")
+
+    return fail
 
 
 async def forever(reader: LedgerReader) -> None:
@@ -363,16 +376,10 @@ async def test_waiting_for_an_entry_ends_though_every_poll_is_shorter_than_the_s
     clock: MockClock,
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        _, reader = await one_entry(client, other)
         await reader.wait_beyond(-1)
 
-        async def say_nothing(path: str) -> None:
-            await trio.sleep(METADATA_TIMEOUT_S)
-            raise MetadataUnavailable("no answer")
-
-        other.store.before_get = say_nothing
+        other.store.before_get = away(METADATA_TIMEOUT_S)
         begun = trio.current_time()
         with pytest.raises(MetadataUnavailable, match="no answer"), trio.fail_after(60):
             await forever(reader)
@@ -397,10 +404,6 @@ async def test_followers_of_one_log_end_together_if_the_store_stays_away(
                     await anext(records)
             ended.append(trio.current_time())
 
-        async def fail(path: str) -> None:
-            await trio.sleep(silent_s)
-            raise MetadataUnavailable("no answer")
-
         async with log.writer() as writer:
             await writer.append(b"x")
             with trio.fail_after(60):
@@ -408,7 +411,7 @@ async def test_followers_of_one_log_end_together_if_the_store_stays_away(
                     for _ in range(12):
                         nursery.start_soon(follow)
                     await trio.sleep(2)
-                    other.store.before_get = fail
+                    other.store.before_get = away(silent_s)
         assert max(ended) - min(ended) <= METADATA_LOOK_S
 
 
@@ -468,9 +471,7 @@ async def test_a_follower_goes_on_in_the_next_ledger_however_long_it_takes_to_fi
 
 async def test_waiting_for_an_entry_ends_at_once_if_the_store_was_restored(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        _, reader = await one_entry(client, other)
         await reader.wait_beyond(-1)
 
         async def refuse(path: str) -> None:
@@ -584,9 +585,7 @@ async def test_who_follows_a_busy_writer_leaves_the_metadata_store_alone(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        writer, reader = await one_entry(client, other)
         looks: list[float] = []
         get = other.store.inner.get
 
@@ -610,9 +609,7 @@ async def test_who_follows_a_busy_writer_leaves_the_metadata_store_alone(
 
 async def test_following_goes_on_while_one_bookie_hears_nothing_of_the_writer(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        writer, reader = await one_entry(client, other)
         cluster.network.stall(client.host, writer.metadata.last_fragment.ensemble[0])
         for number in range(1, 100):
             await writer.append(b"x")
@@ -624,9 +621,7 @@ async def test_a_follower_leaves_few_polls_behind_at_a_bookie_that_hears_nothing
     clock: MockClock,
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
-        writer = await client.ledgers.create(replication=R332)
-        await writer.append(b"x")
-        reader = await other.ledgers.open(writer.ledger_id)
+        writer, reader = await one_entry(client, other)
         deaf = writer.metadata.last_fragment.ensemble[0]
         cluster.network.stall(client.host, deaf)
         begun = trio.current_time()
