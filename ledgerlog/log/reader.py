@@ -365,19 +365,22 @@ class LogReader:
             entry_id = taken + 1
             return True
 
-        is_looking = is_continued = False
+        before = entry_id
+        is_idle = is_looking = is_continued = False
+
+        def has_news() -> bool:
+            return entry_id > before or reader.readable >= entry_id or reader.is_closed
 
         async def wait() -> None:
-            """Follow the ledger until there is something new, or no look is under way."""
-            before = entry_id
+            """Follow the ledger for one poll; if a look is under way, until it ends or there is news."""
             while True:
                 await tail.follow(entry_id, take)
                 await self._wait_taken()
-                if not is_looking or entry_id > before or reader.readable >= entry_id or reader.is_closed:
+                if has_news() or not is_looking:
                     return
 
         async def look() -> None:
-            """Return if the log is continued in a newer ledger."""
+            """Return once it is known that the log is continued in a newer ledger."""
             nonlocal is_looking, is_continued
             with suppress(MetadataUnavailable):  # ``tail.follow`` raises it when it is time.
                 is_continued = await self._is_continued(segment)
@@ -406,11 +409,12 @@ class LogReader:
                 return await self._is_continued(segment)
             else:
                 before = entry_id
-                # Look only if nothing came. Wait for entries meanwhile, because a look may take long.
-                await (race(wait, look) if is_looking else wait())
+                # Look if the last poll brought nothing. Wait for entries meanwhile: a look may take long.
+                is_looking, is_continued = is_idle, False
+                await (race(wait, look) if is_idle else wait())
                 last = reader.readable
-                is_looking = entry_id == before and last < entry_id and not reader.is_closed
-                if is_looking and is_continued:
+                is_idle = not has_news()
+                if is_idle and is_continued:
                     return True
 
     def _check_end(self, segment: LogSegment, last_entry: int) -> None:
