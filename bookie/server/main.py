@@ -62,7 +62,6 @@ from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageCorrupt, StorageError
 from ledgerlog.event_log import log_to_stderr
 from ledgerlog.limits import BOOKIE_COLLECTOR, BOOKIE_CONNECTIONS_MAX, BOOKIE_THREAD_SWITCH_S
-from ledgerlog.meta.belonging import wait_restored
 from ledgerlog.meta.outside_store import OutsideStore
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
@@ -108,9 +107,6 @@ def _metadata(function: F) -> F:
     )
     return option(credential_options(function))
 
-
-_AGAIN_S = 5.0
-"""How long auto-recovery in a bookie waits after a failure, before it begins anew."""
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
@@ -454,33 +450,27 @@ async def _look_after_the_cluster(
     """Run auto-recovery until cancelled. ``hosted`` gets functions that read its metrics.
 
     The bookie's own store goes through restores from a backup, because a bookie only registers and reads.
-    Auto-recovery writes metadata of ledgers, and nothing that it knows from before a restore may get into the
-    restored store (``ledgerlog.meta.belonging``). So it has a store of its own, and begins anew after a
+    Auto-recovery also writes metadata of ledgers, so it has a store of its own, and begins anew after a
     restore. A fault of that store does not end the bookie.
     """
     from ledgerlog.ledger.client import open_client
     from ledgerlog.metrics.client import client_measurements
     from ledgerlog.repair.metrics import repair_measurements
-    from ledgerlog.repair.service import AutoRecovery
+    from ledgerlog.repair.service import AutoRecovery, begin_anew
 
-    while True:
-        try:
-            async with (
-                open_own_store() as store,
-                open_client(OutsideStore(store), network, credentials=credentials, prover=prover) as client,
-                open_nursery() as nursery,
-            ):
-                service = AutoRecovery(client, name=name)
-                hosted[:] = [partial(repair_measurements, service), partial(client_measurements, client)]
-                nursery.start_soon(service.run)
-                await wait_restored(client.store)
-                logger.warning("worker=%s: the metadata store was restored: everything begins anew", name)
-                nursery.cancel_scope.cancel()
-        except LedgerLogError as fault:
-            logger.error("worker=%s: auto-recovery failed, and begins anew: %s", name, fault)
-            await trio.sleep(_AGAIN_S)
-        finally:
-            hosted.clear()
+    async def serve() -> None:
+        async with (
+            open_own_store() as store,
+            open_client(OutsideStore(store), network, credentials=credentials, prover=prover) as client,
+        ):
+            service = AutoRecovery(client, name=name)
+            hosted[:] = [partial(repair_measurements, service), partial(client_measurements, client)]
+            try:
+                await service.run_until_restored()
+            finally:
+                hosted.clear()
+
+    await begin_anew(serve, name)
 
 
 def _find_place(path: str) -> str:

@@ -19,8 +19,6 @@ from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.election.election import Election
-from ledgerlog.errors import LedgerLogError
-from ledgerlog.meta.belonging import wait_restored
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import (
     REPAIR_AUDIT,
@@ -38,15 +36,13 @@ from ledgerlog.repair.auditor import AUDITOR_ELECTION, check_entries, pass_over_
 from ledgerlog.repair.checking import LedgerFaults
 from ledgerlog.repair.core.placement import NarrowFragment
 from ledgerlog.repair.queue import RepairQueue
-from ledgerlog.repair.service import AutoRecovery
+from ledgerlog.repair.service import AutoRecovery, begin_anew
 from ledgerlog.repair.settings import SettingsInForce
 
 __all__ = ["repair"]
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_S = 5.0
-"""How long ``repair run`` waits after a failure that follows a restore, before it begins anew."""
 _TASKS_SHOWN = 1000
 _LOOK_S = 20.0
 """How long a status looks at ledgers: long enough for some ten thousand in a real metadata store."""
@@ -92,22 +88,12 @@ def repair_run(name: str | None, admin: str | None, admin_reads: str | None, uri
             else:
                 administered = "" if door is None else f", administration on {door.address}"
                 print_line(f"auto-recovery runs as {name}{administered}")
-            nursery.start_soon(service.run)
-            await wait_restored(cluster.client.store)
-            logger.warning("worker=%s: the metadata store was restored: everything begins anew", name)
+            await service.run_until_restored()
             nursery.cancel_scope.cancel()
 
     async def body() -> None:
-        # What this process knows of the store's former state must not get into the restored store. So nothing
-        # outlives the connection: no task, no metadata and no version.
-        await serve(again=False)
-        while True:
-            try:
-                await serve(again=True)
-            except LedgerLogError as fault:
-                # Just after a restore, the store may be away or be restored once more.
-                logger.error("worker=%s: auto-recovery failed, and begins anew: %s", name, fault)
-                await trio.sleep(_AGAIN_S)
+        await serve(again=False)  # The first failure to connect ends the command.
+        await begin_anew(partial(serve, again=True), name)
 
     run_until_interrupted(body)
 

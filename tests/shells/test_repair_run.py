@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from ledgerlog.cli import repair
 from ledgerlog.errors import ClusterNotFound, LedgerLogError, MetadataUnavailable, WrongCluster
 from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.repair import service
 from ledgerlog.testing.memory_cluster import open_cluster
 
 
@@ -55,7 +56,7 @@ async def test_repair_run_connects_until_the_restored_store_answers(
             await trio.sleep_forever()
 
         monkeypatch.setattr(repair, "connect", connect)
-        monkeypatch.setattr(repair, "wait_restored", wait_restored)
+        monkeypatch.setattr(service, "wait_restored", wait_restored)
         monkeypatch.setattr(repair, "keep_a_log", lambda: None)
         monkeypatch.setattr(repair, "run_until_interrupted", bodies.append)
         run: Any = repair.repair_run.callback
