@@ -49,6 +49,7 @@ import trio
 
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
     ClusterNotFound,
     InvalidArgument,
@@ -100,6 +101,7 @@ FAULT_PAUSE_S = 0.2
 """Pause of a background task after a fault, before it tries again."""
 
 T = TypeVar("T")
+E = TypeVar("E", bound=LedgerLogError)
 
 
 def open_sqlite_store(
@@ -309,10 +311,10 @@ class SqliteStore(SingleWrites):
         self._timeout_ns = timeout_ns
         self._replacing = trio.Lock()
         self._adopting = trio.Lock()
+        self._refusal: LedgerLogError | None = None
+        """Why another file in place of ours could not be opened."""
         self._refused_until = 0.0
-        """Another file in place of ours was refused. It is not opened again before this time."""
-        self._refusal: WrongCluster | None = None
-        """Why that file was refused, if it was opened and is not the right one."""
+        """It is not opened again before this time."""
         self._was_refused = False
         """Whether a call was refused since the watches were last marked."""
         self._watches = WatchSet()
@@ -468,11 +470,8 @@ class SqliteStore(SingleWrites):
                 return
             if self.cluster is None:
                 raise self._belonging.refuse(why.why)
-            if trio.current_time() < self._refused_until:
-                # Every call says the same. Else only the one that opens the file learns of a restore.
-                found = self._refusal
-                raise self._belonging.refuse(why.why) if found is None else type(found)(str(found))
-            self._refusal = None
+            if self._refusal is not None and trio.current_time() < self._refused_until:
+                raise fresh(self._refusal)
             try:
                 opened = await self._worker.run(open_again)
             except Displaced as mixed:
@@ -481,17 +480,13 @@ class SqliteStore(SingleWrites):
                 raise self._belonging.refuse(why.why) from None
             except StorageError as damage:
                 # For example, the file is just being copied to this place, and its end is still missing.
-                self._refused_until = trio.current_time() + REFUSED_PAUSE_S
-                self._refusal = self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}")
-                raise self._refusal from damage
+                refusal = self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}")
+                raise self._put_off(refusal) from damage
+            except MetadataOutcomeUnknown as doubt:  # Only the new session is in doubt.
+                unavailable = MetadataUnavailable(f"{displaced.path} cannot be opened now: {doubt}")
+                raise self._put_off(unavailable) from doubt
             except LedgerLogError as failure:
-                self._refused_until = trio.current_time() + REFUSED_PAUSE_S
-                if isinstance(failure, WrongCluster):
-                    self._refusal = failure
-                if isinstance(failure, MetadataOutcomeUnknown):  # Only the new session is in doubt.
-                    raise MetadataUnavailable(
-                        f"{displaced.path} cannot be opened now: {failure}"
-                    ) from failure
+                self._put_off(failure)
                 raise
             ended = self._session
             self._close_hints()
@@ -512,6 +507,12 @@ class SqliteStore(SingleWrites):
 
             with trio.CancelScope(shield=True):
                 await self._worker.run(close)
+
+    def _put_off(self, failure: E) -> E:
+        """Return ``failure``. For a while every call raises it: the call that tries to open the file must not
+        be the only one that learns of a restore."""
+        self._refusal, self._refused_until = failure, trio.current_time() + REFUSED_PAUSE_S
+        return failure
 
     async def _close(self) -> None:
         """End the session, if that is possible within the deadline, and close the file.

@@ -22,7 +22,13 @@ from kazoo.exceptions import NoNodeError, NotEmptyError
 from bookie.server.node import BookieNode, open_bookie
 from bookie.storage.disk.memory import MemoryDisk
 from bookie.storage.index.index import MemoryIndexes
-from ledgerlog.errors import LedgerLogError, MetadataUnavailable, SessionExpired, WrongCluster
+from ledgerlog.errors import (
+    LedgerLogError,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    SessionExpired,
+    WrongCluster,
+)
 from ledgerlog.ledger.client import open_client
 from ledgerlog.meta.belonging import StoreRestored, join_cluster, make_cluster
 from ledgerlog.meta.memory import Content, MemoryTree
@@ -430,8 +436,19 @@ async def test_an_older_copy_of_the_file_is_refused_and_a_restore_is_not(
             await refused(store.sync)
 
 
-async def test_every_call_learns_that_the_file_was_restored(tmp_path: Path) -> None:
-    """Whoever waits for a restore looks seldom. Somebody else's call may have found it a moment before."""
+@pytest.mark.parametrize(
+    "failure", [None, MetadataUnavailable("the disk is away"), MetadataOutcomeUnknown("no answer")]
+)
+async def test_every_call_learns_why_the_file_in_place_of_ours_is_not_opened(
+    tmp_path: Path, failure: LedgerLogError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, whoever waits for a restore looks seldom. Somebody else's call may have found it a moment
+    before."""
+
+    def fail(*_: object, **__: object) -> None:
+        assert failure is not None
+        raise failure
+
     world = SqliteWorld(tmp_path)
     async with world.open_store() as store:
         await make_cluster(store, os.urandom)
@@ -442,9 +459,12 @@ async def test_every_call_learns_that_the_file_was_restored(tmp_path: Path) -> N
             file.unlink()
         async with world.open_store() as restored:
             await restored.create(CLUSTER, f"{cluster}:2f".encode())
+        if failure is not None:
+            monkeypatch.setattr("ledgerlog.meta.sqlite._open_file", fail)
         for _ in range(3):
-            with pytest.raises(StoreRestored, match="restart the process"):
+            with pytest.raises(MetadataUnavailable, match=str(failure or "restart the process")) as caught:
                 await store.sync()
+            assert type(caught.value) is (MetadataUnavailable if failure else StoreRestored)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from ledgerlog import limits
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.acl import OPEN, Acl, hides_digests
@@ -238,7 +239,7 @@ class Conversation:
     async def _wait_connected(self) -> None:
         while self._session_id is None:
             if self._refusal is not None:
-                raise type(self._refusal)(str(self._refusal))
+                raise fresh(self._refusal)
             await self.wait_news()
 
     async def _answers(self, calls: Sequence[ZookeeperCall]) -> None:
