@@ -21,8 +21,9 @@ metadata again. If the metadata now name other bookies, the reader tries the rea
 The reader keeps the highest LAC that a bookie reported, so the readable range never shrinks.
 
 **Outages of the metadata store.** A reader that waits for entries goes on without the store, as the ledger's
-writer does. A new entry shows that the metadata are still right: the writer uses the same bookies. Only if
-there was neither a new entry nor an answer of the store for ``limits.METADATA_TIMEOUT_S``, the waiting fails.
+writer does. A new entry shows that the metadata are still right: the writer uses the same bookies. The
+waiting fails only if the store was asked, and for ``limits.METADATA_TIMEOUT_S`` neither an answer nor a new
+entry came.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class LedgerReader:
         self._lac = metadata.fragments[-1].first_entry - 1  # All earlier fragments are committed.
         self._looked_at = trio.current_time()  # the time of the last metadata read, or later
         self._unanswered_since: float | None = None
-        """When the metadata store was first asked since it last answered or a new entry came."""
+        """The time of the first question to the metadata store that neither an answer nor a new entry has
+        followed. None: there is none."""
         self._waited_for: tuple[Sequence[BookieId], dict[int, int]] | None = None
         """The last ensemble and the last entries that its bookies held, before a wait for a LAC that did not
         come in time."""

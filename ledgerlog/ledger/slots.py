@@ -156,15 +156,8 @@ class SlotSinks:
         return sorted(self._left_short | present)
 
     def expects_more(self, last: int) -> bool:
-        """Return whether a bookie may still leave ``lacking``: a connected one that did not confirm the last
-        of its entries up to ``last``, and lacks no others."""
-        return any(
-            sink.connection.is_connected
-            and sink.bookie not in self._left_short
-            and sink.tenure.lacks_any(last)
-            and not sink.tenure.has_gap(last)
-            for sink in self.sinks
-        )
+        """Return whether a bookie lacks entries up to ``last`` that it may still confirm."""
+        return self.lacking(last) != self.given_up(last)
 
     def connected(self) -> list[SlotSink]:
         """Return the sinks whose bookies are connected."""

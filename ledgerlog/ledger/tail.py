@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import LedgerLogError, MetadataUnavailable
 from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET, TAIL_KEPT_BYTES
@@ -148,7 +149,7 @@ class LedgerTail(Generic[T]):
             if self._polled is None and self._at_end:
                 next(iter(self._at_end)).wakes.set()  # It does the work now.
         if me.failure is not None:
-            raise me.failure
+            raise fresh(me.failure)
         return me.next
 
     async def _poll(self, me: _AtEnd[T]) -> None:

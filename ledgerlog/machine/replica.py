@@ -27,9 +27,9 @@ checked: its offset is never used again.
 
 **Trouble.** The replica waits out temporary trouble, with growing pauses: the store is away, there are too
 few bookies, a leadership is lost. Permanent trouble stops the replica: a record is not a command, the log was
-deleted, the machine cannot continue. Any exception of ``restore`` leaves the machine in an unknown state, and
-so does an exception of ``apply`` that is no result, for example ``KeyboardInterrupt``. It stops the replica,
-too. Then proposals, reads, waits and ``snapshot`` raise ``ReplicaStopped`` with the reason."""
+deleted, the machine cannot continue. The machine is in an unknown state after any exception of ``restore``,
+and after an exception of ``apply`` that is no result, such as ``KeyboardInterrupt``. Each of them stops the
+replica, too. Then proposals, reads, waits and ``snapshot`` raise ``ReplicaStopped`` with the reason."""
 
 from __future__ import annotations
 
@@ -512,19 +512,22 @@ class Replica(Generic[M]):
         """Stop the replica for good, and remember the reason."""
         if self._failure is not None:
             return
-        # First of all, so that a second interruption cannot keep the replica running.
-        self._failure = ReplicaStopped(self._log.name, type(error).__name__)
-        why = f"{type(error).__name__}: {text_of(error)}"
-        if isinstance(error, LedgerLogError):
-            why = error.why if isinstance(error, ReplicaStopped) else str(error)
-        logger.error("log=%s: its replica stops at %d: %s", self._log.name, self._core.next_offset, why)
-        self._failure = ReplicaStopped(self._log.name, why)
-        self._failure.__cause__ = error
-        self._listeners.tell(EventKind.STOPPED, self._core.next_offset, why)
+        # Stop first. Looking for words may fail, or be interrupted.
+        self._fail(type(error).__name__, error)
         self._turn()
         self._leaving.set()
         if self._leading is not None:
             self._leading.abandon()
+        why = f"{type(error).__name__}: {text_of(error)}"
+        if isinstance(error, LedgerLogError):
+            why = error.why if isinstance(error, ReplicaStopped) else str(error)
+        logger.error("log=%s: its replica stops at %d: %s", self._log.name, self._core.next_offset, why)
+        self._fail(why, error)
+        self._listeners.tell(EventKind.STOPPED, self._core.next_offset, why)
+
+    def _fail(self, why: str, error: BaseException) -> None:
+        self._failure = ReplicaStopped(self._log.name, why)
+        self._failure.__cause__ = error
 
     # --- applying -----------------------------------------------------------------------------
 

@@ -852,8 +852,11 @@ async def test_a_replica_stops_though_it_cannot_say_why(clock: MockClock) -> Non
             await replica.wait_leading()
             with pytest.raises(AppendUnknown):
                 await replica.propose(command("add", "x", 1))
-            with pytest.raises(ReplicaStopped, match="Nasty"):
+            with pytest.raises(ReplicaStopped, match="Nasty") as caught:
                 await replica.read(lambda machine: 1)
+            assert isinstance(caught.value.__cause__, Nasty)
+            with trio.fail_after(5), pytest.raises(ReplicaStopped):
+                await replica.wait_applied(0)
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), MetadataUnavailable("odd"), KeyboardInterrupt("odd")])

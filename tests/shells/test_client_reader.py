@@ -396,13 +396,15 @@ async def test_followers_of_one_log_end_together_if_the_store_stays_away(
         log = await create_log(client.opened, "log")
         mine = await open_log(other.opened, "log")
         ended: list[float] = []
+        failures: list[MetadataUnavailable] = []
 
         async def follow() -> None:
             async with mine.read(follow=True) as records:
                 await anext(records)
-                with pytest.raises(MetadataUnavailable):
+                with pytest.raises(MetadataUnavailable) as caught:
                     await anext(records)
             ended.append(trio.current_time())
+            failures.append(caught.value)
 
         async with log.writer() as writer:
             await writer.append(b"x")
@@ -413,6 +415,7 @@ async def test_followers_of_one_log_end_together_if_the_store_stays_away(
                     await trio.sleep(2)
                     other.store.before_get = away(silent_s)
         assert max(ended) - min(ended) <= METADATA_LOOK_S
+        assert len(set(map(id, failures))) == 12, "tasks share an exception, and with it a traceback"
 
 
 async def test_a_follower_with_a_slow_store_goes_on_when_its_bookies_come_back(clock: MockClock) -> None:

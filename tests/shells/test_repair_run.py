@@ -61,8 +61,10 @@ async def test_repair_run_connects_until_the_restored_store_answers(
         monkeypatch.setattr(repair, "run_until_interrupted", bodies.append)
         run: Any = repair.repair_run.callback
         run(name="r1", admin=None, admin_reads=None, uri="memory:", as_json=False)
+        begun = trio.current_time()
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(bodies[0])
                 await restored.wait()
+                assert trio.current_time() - begun >= 3 * service._AGAIN_S, "it does not try again at once"
                 nursery.cancel_scope.cancel()
