@@ -477,6 +477,15 @@ SHELLS = (
         f"{_TEST_READER}::test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed",
     ),
     mutant(
+        "a_follower_begins_its_look_anew_with_each_poll",
+        "rule 16",
+        "LogReader._read_ledger.wait",
+        "has_news() or not is_looking",
+        "True",
+        "tests/shells/test_client_reader.py"
+        "::test_a_follower_goes_on_in_the_next_ledger_however_long_it_takes_to_find_it[slow store]",
+    ),
+    mutant(
         "a_reader_unpacks_a_whole_reply_at_once",
         "logs",
         "LogReader._read_ledger",

@@ -438,9 +438,7 @@ async def test_a_follower_with_a_slow_store_goes_on_when_its_bookies_come_back(c
                 assert (await anext(records)).data == b"b"
 
 
-@pytest.mark.parametrize(
-    ("latency_s", "stalled"), [(0.3, 0), (0.01, 2)], ids=["slow store", "stalled bookies"]
-)
+@pytest.mark.parametrize(("latency_s", "stalled"), [(2, 0), (0.01, 2)], ids=["slow store", "stalled bookies"])
 async def test_a_follower_goes_on_in_the_next_ledger_however_long_it_takes_to_find_it(
     latency_s: float, stalled: int, clock: MockClock
 ) -> None:
