@@ -482,10 +482,10 @@ class SqliteStore(SingleWrites):
                 # For example, the file is just being copied to this place, and its end is still missing.
                 refusal = self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}")
                 raise self._put_off(refusal) from damage
-            except MetadataOutcomeUnknown as doubt:  # Only the new session is in doubt.
-                unavailable = MetadataUnavailable(f"{displaced.path} cannot be opened now: {doubt}")
-                raise self._put_off(unavailable) from doubt
             except LedgerLogError as failure:
+                if isinstance(failure, MetadataOutcomeUnknown):  # Only the new session is in doubt.
+                    unavailable = MetadataUnavailable(f"{displaced.path} cannot be opened now: {failure}")
+                    raise self._put_off(unavailable) from failure
                 self._put_off(failure)
                 raise
             ended = self._session
