@@ -465,7 +465,7 @@ class Log(Face[AsyncLog]):
 
         Raises:
             LogNotFound: The log no longer exists.
-            EntryUnavailable: No bookie answers for the last entry of an open ledger. Try again.
+            EntryUnavailable: Too few bookies answer to know where an open ledger ends. Try again.
             EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
             EntryNotFound: Bookies have lost the entry that tells where the log ends."""
         return self._run(self._inner.info)
@@ -552,8 +552,8 @@ class Log(Face[AsyncLog]):
                 Nothing was given up.
             TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
             LogNotFound: The log no longer exists.
-            EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was
-                given up; try again.
+            EntryUnavailable: Too few bookies answer to know where the log ends. Nothing was given up;
+                try again.
 
         Interrupting: the records may or may not be given up. Some of their ledgers may then be left for
         a sweep. Ledgers are also left for a sweep if the metadata store goes away before they are
@@ -570,8 +570,8 @@ class Log(Face[AsyncLog]):
 
         Raises:
             LogNotFound: The log no longer exists.
-            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry
-                that tells where the log ends. Nothing was dropped; try again.
+            EntryUnavailable: The retention has a bound in bytes, and too few bookies answer to know
+                where the log ends. Nothing was dropped; try again.
 
         Interrupting: the ledgers may or may not be dropped, as for ``truncate``."""
         return self._run(self._inner.apply_retention)
@@ -581,8 +581,8 @@ class Log(Face[AsyncLog]):
 
         Raises:
             LogNotFound: The log no longer exists.
-            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry
-                that tells where the log ends. Try again."""
+            EntryUnavailable: The retention has a bound in bytes, and too few bookies answer to know
+                where the log ends. Try again."""
         return self._run(self._inner.why_kept)
 
     def cursor(self, name: str) -> Cursor:
@@ -1238,7 +1238,8 @@ class LogReader(RecordsFace):
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for
       each gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
-    - EntryUnavailable: no bookie answers for an entry. Retryable.
+    - EntryUnavailable: no bookie answers for an entry. Or a reader without ``follow`` has read all that
+      it knows, and too few bookies can say whether there is more. Retryable.
     - EntryNotFound: bookies have lost an entry.
     - LedgerNotFound: the metadata store has lost a ledger of the log.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The
@@ -1491,16 +1492,17 @@ class LedgerReader(EntriesFace):
     def last_add_confirmed(self) -> int:
         """Find the last entry that you can read now.
 
-        The result includes every entry that was acknowledged to the writer before this call, if bookies
-        that cover the last ensemble answer, and if the writer can tell them within 0.1 s that the entry
-        is acknowledged. If the writer or its network is slow, you can read its last entries later. If
-        the writer is gone, they may become readable only after recovery.
+        The result includes every entry that was acknowledged to the writer before this call, if the
+        writer can tell the bookies within 0.1 s that the entry is acknowledged. If the writer or its
+        network is slow, you can read its last entries later. If the writer is gone, they may become
+        readable only after recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
 
         Raises:
-            EntryUnavailable: No bookie of the last ensemble answered.
+            EntryUnavailable: Too few bookies of the last ensemble answered: an acknowledged entry may
+                be on the others only.
             PermissionDenied: This client may not read the ledger.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached."""
@@ -1521,7 +1523,9 @@ class LedgerReader(EntriesFace):
             InvalidArgument: Not 0 <= first <= last.
             EntryNotFound: An entry is after the last readable one, or every bookie of its write set
                 says that there is no such entry.
-            EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
+            EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo. Or an
+                entry is after the last one that is known to be readable, and too few bookies answered
+                to deny it.
             EntryCorrupt: Every copy that was found is damaged.
             PermissionDenied: This client has no right to read the ledger, or has lost it.
             LedgerNotFound: The ledger was deleted.

@@ -22,7 +22,7 @@ from ledgerlog.cli.output import (
     to_json,
 )
 from ledgerlog.cli.running import run
-from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound, MetadataCorrupt
+from ledgerlog.errors import EntryNotFound, EntryUnavailable, LedgerLogError, LedgerNotFound, MetadataCorrupt
 from ledgerlog.ledger.accepted_loss import AcceptedLoss
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.verify import LedgerVerification
@@ -142,6 +142,9 @@ def _print_ledger(metadata: LedgerMetadata, as_json: bool) -> None:
 def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: str, as_json: bool) -> None:
     """Print entries of the ledger ID. This does not disturb its writer.
 
+    If too few bookies answer to know where an open ledger ends, you get the entries that are known, and an
+    error.
+
     The entries of a log's ledger consist of a header and packed records. To print records, use 'log read'."""
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
@@ -152,10 +155,16 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
             async with telling_archives(cluster, ledger_id):
                 reader = await cluster.ledgers.open(ledger_id)
-            end = await reader.last_add_confirmed()
+            doubt: EntryUnavailable | None = None
+            try:
+                end = await reader.last_add_confirmed()
+            except EntryUnavailable as failure:
+                doubt, end = failure, reader.readable
             stop = end if last is None else last
             # A caller that has read all entries asks for the entry after the end. That is not an error.
             if max(stop, first - 1) > end:
+                if doubt is not None:
+                    raise doubt
                 missing = max(stop, first)
                 known = (
                     "no entry can be read yet"
@@ -172,6 +181,8 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
                     lines = [_entry_line(at + i, payload, as_json) for i, payload in enumerate(payloads)]
                     await sink.put("".join(lines).encode("utf-8", "surrogateescape"))
                 at += len(payloads)
+            if doubt is not None and last is None:
+                raise doubt
 
     run(body)
 

@@ -24,7 +24,7 @@ import trio
 
 from ledgerlog.cli.output import telling_of_output
 from ledgerlog.concurrency.nurseries import open_nursery
-from ledgerlog.errors import RecordTooLarge
+from ledgerlog.errors import LedgerLogError, RecordTooLarge
 from ledgerlog.limits import MIB, RECORD_BYTES_MAX
 
 __all__ = ["UNTERMINATED", "LineCutter", "LineJoiner", "Sink", "Source", "open_sink"]
@@ -189,16 +189,24 @@ class Sink:
 
 @asynccontextmanager
 async def open_sink(file: BinaryIO) -> AsyncIterator[Sink]:
-    """Open a ``Sink`` for the body. If the body ends normally, the remaining bytes are written.
+    """Open a ``Sink`` for the body. When the body ends, the remaining bytes are written.
+
+    A LedgerLogError of the body comes out after that, so what was read before an error is printed.
 
     Raises:
         BrokenPipeError: The reader of standard output has gone away.
     """
+    failure: LedgerLogError | None = None
     async with open_nursery() as nursery:
         sink = Sink(file)
         nursery.start_soon(sink._run)
-        yield sink
+        try:
+            yield sink
+        except LedgerLogError as error:
+            failure = error
         sink._end()
+    if failure is not None:
+        raise failure
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -7,13 +7,16 @@ read a closed ledger up to its last entry.
 **The end of an open ledger.** ``last_add_confirmed`` includes every entry that was acknowledged before the
 call. The call reads the metadata again, because the ledger may have been closed or its bookies replaced, and
 asks the bookies of the last ensemble. If the answers cover the ensemble (no entry can be acknowledged without
-one of these bookies; A.0), one answer is from a bookie that holds the last acknowledged entry. That bookie
-may not know yet that the entry is acknowledged: the writer sends the LAC with its next frame, or a moment
-later if there is none. So each answer also names the last entry that the bookie holds, and the reader waits
-briefly until the LAC reaches that entry. If the LAC does not reach it, the reader asks once more: the entry
-may be a later one that is still under way, and bookies may have learned meanwhile that an earlier entry is
-acknowledged. If the writer died, the LAC may never reach it. So the reader waits no second time if all
-bookies of the ensemble answer, and hold the same entries as before: then no entry was acknowledged since.
+one of these bookies; A.0), one answer is from a bookie that holds the last acknowledged entry. If they do not
+cover it, the last acknowledged entry may be on the other bookies only, and the call raises EntryUnavailable.
+For example, with E=3, WQ=3 and AQ=2 an answer from one bookie is not enough. A bookie with the last
+acknowledged entry may not know yet that the entry is acknowledged: the writer sends the LAC with its next
+frame, or a moment later if there is none. So each answer also names the last entry that the bookie holds, and
+the reader waits briefly until the LAC reaches that entry. If the LAC does not reach it, the reader asks once
+more: the entry may be a later one that is still under way, and bookies may have learned meanwhile that an
+earlier entry is acknowledged. If the writer died, the LAC may never reach it. So the reader waits no second
+time if all bookies of the ensemble answer, and hold the same entries as before: then no entry was
+acknowledged since.
 
 **Moved entries.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the
 metadata again. If the metadata now name other bookies, the reader tries the read once more.
@@ -28,7 +31,7 @@ entry came.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -140,40 +143,104 @@ class LedgerReader:
     async def last_add_confirmed(self) -> int:
         """Find the last entry that you can read now.
 
-        The result includes every entry that was acknowledged to the writer before this call, if bookies that
-        cover the last ensemble answer, and if the writer can tell them within 0.1 s that the entry is
-        acknowledged. If the writer or its network is slow, you can read its last entries later. If the writer
-        is gone, they may become readable only after recovery.
+        The result includes every entry that was acknowledged to the writer before this call, if the writer
+        can tell the bookies within 0.1 s that the entry is acknowledged. If the writer or its network is
+        slow, you can read its last entries later. If the writer is gone, they may become readable only after
+        recovery.
 
         Returns:
             The last readable entry; -1 if there is none.
 
         Raises:
-            EntryUnavailable: No bookie of the last ensemble answered.
+            EntryUnavailable: Too few bookies of the last ensemble answered: an acknowledged entry may be on
+                the others only.
             PermissionDenied: This client may not read the ledger.
             LedgerNotFound: The ledger was deleted.
             MetadataUnavailable: The metadata store cannot be reached.
         """
+        await self._learn_end()
+        return self.readable
+
+    async def find_readable(self) -> int:
+        """Find the last entry that you can read now, even if too few bookies answer to know of all
+        acknowledged entries.
+
+        Returns:
+            The last entry that is known to be readable; -1 if there is none.
+
+        Raises:
+            EntryUnavailable: No bookie of the last ensemble answered.
+            LedgerLogError: The other errors of ``last_add_confirmed``.
+        """
+        await self._learn_end(is_enough=bool)
+        return self.readable
+
+    async def is_readable(self, entry_id: int) -> bool:
+        """Find out whether you can read an entry now.
+
+        Args:
+            entry_id: The entry, at least 0.
+
+        Raises:
+            EntryUnavailable: The entry is not known to be readable, and too few bookies of the last ensemble
+                answered to deny it.
+            LedgerLogError: The other errors of ``last_add_confirmed``, if the reader has to ask.
+        """
+        if entry_id <= self.readable:
+            await trio.lowlevel.checkpoint()
+            return True
+        try:
+            await self._learn_end()
+        except EntryUnavailable:
+            if entry_id > self.readable:
+                raise
+        return entry_id <= self.readable
+
+    async def _learn_end(self, is_enough: Callable[[Collection[int]], bool] | None = None) -> None:
+        """Learn how far the ledger is readable.
+
+        Args:
+            is_enough: Whether answers from these slots of the last ensemble are enough. None: if they cover
+                the ensemble.
+
+        Raises:
+            LedgerLogError: The errors of ``last_add_confirmed``. ``readable`` may have grown all the same.
+        """
         if self.is_closed:
             await trio.lowlevel.checkpoint()
-        else:
-            reasons: dict[BookieId, str] = {}
-            held = await self._ask_end(reasons)
-            if not held and not self.metadata.is_closed:
-                why = ["no bookie of its last ensemble reports how far it is confirmed", *reasons.values()]
-                raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
-            top = max(held.values(), default=NO_ENTRY)
-            ensemble = self.metadata.last_fragment.ensemble
-            is_as_before = len(held) == len(ensemble) and self._waited_for == (ensemble, held)
-            if top > self._lac and not self.metadata.is_closed:
-                # If nothing has changed since a wait in vain, the writer is probably gone. If it lives and
-                # has just acknowledged an entry, it tells the bookies soon.
-                with trio.move_on_after(_SOON_S if is_as_before else LAC_CATCH_UP_S):
-                    await self._poll_any(top - 1)
-                if self._lac < top:
-                    self._waited_for = ensemble, held
-                    await self._ask_end(reasons)
-        return self.readable
+            return
+        reasons: dict[BookieId, str] = {}
+        held = await self._ask_end(reasons)
+        if self.metadata.is_closed:
+            return
+        self._check_enough(held, is_enough, reasons)
+        top = max(held.values())
+        ensemble = self.metadata.last_fragment.ensemble
+        is_as_before = len(held) == len(ensemble) and self._waited_for == (ensemble, held)
+        if top > self._lac:
+            # If nothing has changed since a wait in vain, the writer is probably gone. If it lives and has
+            # just acknowledged an entry, it tells the bookies soon.
+            with trio.move_on_after(_SOON_S if is_as_before else LAC_CATCH_UP_S):
+                await self._poll_any(top - 1)
+            if self._lac < top:
+                self._waited_for = ensemble, held
+                await self._ask_end(reasons)
+
+    def _check_enough(
+        self,
+        held: Collection[int],
+        is_enough: Callable[[Collection[int]], bool] | None,
+        reasons: Mapping[BookieId, str],
+    ) -> None:
+        """Raise EntryUnavailable if the answers from the slots ``held`` are not enough."""
+        if not (is_enough or self.metadata.replication.covers)(held):
+            who = (
+                "too few bookies of its last ensemble report"
+                if held
+                else "no bookie of its last ensemble reports"
+            )
+            why = [f"{who} how far it is confirmed", *reasons.values()]
+            raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
 
     async def _ask_end(self, reasons: dict[BookieId, str]) -> dict[int, int]:
         """Read the metadata and ask their last ensemble. Repeat until the answers are from the ensemble that
@@ -197,19 +264,6 @@ class LedgerReader:
     def _end(self) -> int:
         assert self.metadata.last_entry is not None
         return self.metadata.last_entry
-
-    async def _end_by_bookies(self) -> int:
-        """Find the end as ``last_add_confirmed`` does, but with the metadata that this reader already has."""
-        if self.is_closed:
-            await trio.lowlevel.checkpoint()
-            return self.readable
-        reasons: dict[BookieId, str] = {}
-        held: dict[int, int] = {}
-        await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)
-        if not held:
-            why = ["no bookie of its last ensemble reports how far it is confirmed", *reasons.values()]
-            raise EntryUnavailable(self.ledger_id, self._lac + 1, "; ".join(why))
-        return self.readable
 
     async def _ask_lac(
         self, ensemble: Sequence[BookieId], held: dict[int, int], reasons: dict[BookieId, str]
@@ -265,12 +319,18 @@ class LedgerReader:
         header = reply.header
         check_permitted(header.status, connection, self.ledger_id, "read it")
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
+            if reasons is not None:
+                reasons[bookie] = f"bookie {bookie} answers {Status(header.status).name}"
             return None
         if header.lac > self._lac:
             self._lac, self._unanswered_since = header.lac, None
-        # A bookie in limbo (which may have lost entries) reports the LAC that it knows, but may have held
-        # later entries. Its answer does not count (A.3).
-        return None if header.status == Status.UNKNOWN else header.last
+        if header.status == Status.UNKNOWN:
+            # The bookie reports the LAC that it knows, but may have held later entries. Its answer does not
+            # count (A.3).
+            if reasons is not None:
+                reasons[bookie] = f"bookie {bookie} is in limbo: it may have lost entries"
+            return None
+        return header.last
 
     async def wait_beyond(self, entry_id: int) -> int:
         """Wait until an entry after ``entry_id`` can be read.
@@ -387,7 +447,8 @@ class LedgerReader:
             InvalidArgument: Not 0 <= first <= last.
             EntryNotFound: An entry is after the last readable one, or every bookie of its write set says that
                 there is no such entry.
-            EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
+            EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo. Or an entry is
+                after the last one that is known to be readable, and too few bookies answered to deny it.
             EntryCorrupt: Every copy that was found is damaged.
             PermissionDenied: This client has no right to read the ledger, or has lost it.
             LedgerNotFound: The ledger was deleted.
@@ -428,11 +489,8 @@ class LedgerReader:
     async def _check_range(self, first: int, last: int) -> None:
         if not 0 <= first <= last:
             raise InvalidArgument(f"entries {first}..{last} are not a range")
-        readable = self.readable
-        if last > readable:
-            readable = await self.last_add_confirmed()
-        if last > readable:
-            raise EntryNotFound(self.ledger_id, last, f"the last entry that can be read is {readable}")
+        if last > self.readable and not await self.is_readable(last):
+            raise EntryNotFound(self.ledger_id, last, f"the last entry that can be read is {self.readable}")
 
     async def _read_some(self, first: int, last: int, bytes_max: int) -> list[bytes]:
         before = self.metadata.fragments  # Another task may read newer metadata during our read.
@@ -489,11 +547,11 @@ class WatchedReader(LedgerReader):
     so before the last one that the writer has acknowledged.
     """
 
-    async def last_add_confirmed(self) -> int:
-        """Find the last entry that you can read, from the reports of the ledger's bookies.
-
-        Raises:
-            EntryUnavailable: No bookie of the last ensemble answered.
-            PermissionDenied: This client may not read the ledger.
-        """
-        return await self._end_by_bookies()
+    async def _learn_end(self, is_enough: Callable[[Collection[int]], bool] | None = None) -> None:
+        if self.is_closed:
+            await trio.lowlevel.checkpoint()
+            return
+        held: dict[int, int] = {}
+        reasons: dict[BookieId, str] = {}
+        await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)
+        self._check_enough(held, is_enough, reasons)

@@ -347,7 +347,7 @@ class Log:
 
         Raises:
             LogNotFound: The log no longer exists.
-            EntryUnavailable: No bookie answers for the last entry of an open ledger. Try again.
+            EntryUnavailable: Too few bookies answer to know where an open ledger ends. Try again.
             EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
             EntryNotFound: Bookies have lost the entry that tells where the log ends.
         """
@@ -481,8 +481,8 @@ class Log:
                 given up.
             TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
             LogNotFound: The log no longer exists.
-            EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was given
-                up; try again.
+            EntryUnavailable: Too few bookies answer to know where the log ends. Nothing was given up; try
+                again.
 
         Cancelling: the records may or may not be given up. Some of their ledgers may then be left for a
         sweep. Ledgers are also left for a sweep if the metadata store goes away before they are deleted.
@@ -524,8 +524,8 @@ class Log:
 
         Raises:
             LogNotFound: The log no longer exists.
-            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
-                tells where the log ends. Nothing was dropped; try again.
+            EntryUnavailable: The retention has a bound in bytes, and too few bookies answer to know where the
+                log ends. Nothing was dropped; try again.
 
         Cancelling: the ledgers may or may not be dropped, as for ``truncate``.
         """
@@ -539,8 +539,8 @@ class Log:
 
         Raises:
             LogNotFound: The log no longer exists.
-            EntryUnavailable: The retention has a bound in bytes, and no bookie answers for the entry that
-                tells where the log ends. Try again.
+            EntryUnavailable: The retention has a bound in bytes, and too few bookies answer to know where the
+                log ends. Try again.
         """
         metadata, durable_bytes = await self._look(self._with_durable_bytes)
         cursors = await read_cursors(self._client, self._incarnation)

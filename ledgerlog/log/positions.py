@@ -117,7 +117,7 @@ async def continues(ledgers: OpensLedgers, segment: LogSegment, offset: int) -> 
     if segment.record_count == 0:
         return False
     reader = await ledgers.open(segment.ledger_id)
-    if await reader.last_add_confirmed() == NO_ENTRY:
+    if not await reader.is_readable(0):
         return False
     return (await read_header(reader, 0, segment)).first_offset == offset
 
@@ -215,7 +215,7 @@ async def find_offset_in_ledger(ledgers: Ledgers, segment: LogSegment, offset: i
     """
     assert segment.first_offset is not None
     reader = await ledgers.open(segment.ledger_id)
-    last = await reader.last_add_confirmed()
+    last = await reader.find_readable()
     if last == NO_ENTRY or offset == segment.first_offset:
         return ReadPosition(segment, 0, segment.first_offset)
     end = segment.end_offset
@@ -414,7 +414,7 @@ async def _find_position_in_ledger(
     ledgers: Ledgers, metadata: LogMetadata, segment: LogSegment, position: Position
 ) -> tuple[ReadPosition, int]:
     reader = await ledgers.open(segment.ledger_id)
-    last = await reader.last_add_confirmed()
+    last = await reader.find_readable()
     if position.entry_id > last:
         if position.entry_id > last + 1 or position.slot:
             if not reader.is_closed:
@@ -484,7 +484,7 @@ async def find_moment(
 async def _find_moment_in_ledger(ledgers: Ledgers, segment: LogSegment, when_ms: int) -> ReadPosition:
     assert segment.first_offset is not None
     reader = await ledgers.open(segment.ledger_id)
-    last = await reader.last_add_confirmed()
+    last = await reader.find_readable()
     if last == NO_ENTRY:
         return ReadPosition(segment, 0, segment.first_offset)
     entry_id, first = await find_entry_of_moment(

@@ -60,6 +60,7 @@ from ledgerlog.errors import (
     ConnectionClosed,
     EntryCorrupt,
     EntryNotFound,
+    EntryUnavailable,
     InvalidArgument,
     LedgerLogError,
     MetadataUnavailable,
@@ -143,7 +144,8 @@ class LogReader:
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for each
       gap; iterate again to continue after the gap.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end at that loss.
-    - EntryUnavailable: no bookie answers for an entry. Retryable.
+    - EntryUnavailable: no bookie answers for an entry. Or a reader without ``follow`` has read all that it
+      knows, and too few bookies can say whether there is more. Retryable.
     - EntryNotFound: bookies have lost an entry.
     - LedgerNotFound: the metadata store has lost a ledger of the log.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log. The latter also
@@ -344,7 +346,14 @@ class LogReader:
 
     async def _read_ledger(self, segment: LogSegment, entry_id: int, tail: LedgerTail[_Entry]) -> bool:
         reader = tail.reader
-        last = await reader.last_add_confirmed()
+        doubt: EntryUnavailable | None = None
+        if self._follow:
+            last = await reader.find_readable()
+        else:
+            try:
+                last = await reader.last_add_confirmed()
+            except EntryUnavailable as failure:
+                doubt, last = failure, reader.readable
         if entry_id == 0 and segment.first_offset is not None and self._offset > segment.first_offset:
             # The place was found in the archive file, and bookies answer again: in the ledger it may lie
             # within an entry. Or the ledger that was read last has left the list.
@@ -382,7 +391,8 @@ class LogReader:
         async def look() -> None:
             """Return once it is known that the log is continued in a newer ledger."""
             nonlocal is_looking, is_continued
-            with suppress(MetadataUnavailable):  # ``tail.follow`` raises it when it is time.
+            # ``tail.follow`` raises MetadataUnavailable when it is time. If bookies are away, wait for them.
+            with suppress(MetadataUnavailable, EntryUnavailable):
                 is_continued = await self._is_continued(segment)
             is_looking = False
             if not is_continued:
@@ -406,7 +416,10 @@ class LogReader:
                     return True
                 last = end
             elif not self._follow:
-                return await self._is_continued(segment)
+                is_continued = await self._is_continued(segment)
+                if doubt is not None and not is_continued:
+                    raise doubt  # There may be more acknowledged records.
+                return is_continued
             else:
                 before = entry_id
                 # Look if the last poll brought nothing. Wait for entries meanwhile: a look may take long.

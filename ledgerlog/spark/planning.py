@@ -121,7 +121,7 @@ async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogVie
 
     Raises:
         LogNotFound: A log that the options name does not exist.
-        EntryUnavailable: No bookie says how far an open ledger is confirmed.
+        EntryUnavailable: Too few bookies say how far an open ledger is confirmed.
         MetadataUnavailable: The metadata store did not answer.
         LedgerNotFound: The list of a log names a ledger that does not exist.
     """
@@ -136,18 +136,23 @@ async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogVie
     return views
 
 
-async def look(client: LedgerClient, name: str, *, incarnation: int | None = None) -> LogView:
+async def look(
+    client: LedgerClient, name: str, *, incarnation: int | None = None, may_be_short: bool = False
+) -> LogView:
     """Look at a log as it is now.
 
     Args:
         client: The cluster.
         name: The name of the log.
         incarnation: The incarnation that the log must have; None: any.
+        may_be_short: Whether the view may end before the last confirmed records if too few bookies answer. A
+            stream reads the rest with its next micro-batch; a batch would lack it.
 
     Raises:
         LogNotFound: There is no log of this name.
         DataLoss: The log was deleted, or the log of this name has another incarnation.
-        EntryUnavailable: No bookie says how far an open ledger is confirmed.
+        EntryUnavailable: Too few bookies say how far an open ledger is confirmed; with ``may_be_short``: none
+            does.
         MetadataUnavailable: The metadata store did not answer.
         LedgerNotFound: The list of the log names a ledger that does not exist.
     """
@@ -161,10 +166,10 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
         )
     if found is None:
         raise LogNotFound(name)
-    return await registry.look(name, found, partial(_view, client))
+    return await registry.look(name, found, partial(_view, client, may_be_short))
 
 
-async def _view(client: LedgerClient, metadata: LogMetadata, _: int) -> LogView:
+async def _view(client: LedgerClient, may_be_short: bool, metadata: LogMetadata, _: int) -> LogView:
     stretches = []
     lost = 0  # How many records were lost before the next stretch. Empty ledgers make no stretch.
     for segment in metadata.segments:
@@ -184,10 +189,15 @@ async def _view(client: LedgerClient, metadata: LogMetadata, _: int) -> LogView:
             lost = 0
     end, byte_end = metadata.counted_end, metadata.counted_bytes
     for index, segment in enumerate(metadata.open_segments):
-        if index and not await continues(client.ledgers, segment, end):
+        try:
+            if index and not await continues(client.ledgers, segment, end):
+                break
+        except EntryUnavailable:
+            if not may_be_short:
+                raise
             break
         reader = await client.ledgers.open(segment.ledger_id)
-        last = await reader.last_add_confirmed()
+        last = await (reader.find_readable() if may_be_short else reader.last_add_confirmed())
         if last == NO_ENTRY:
             continue
         header = await read_header(reader, last, segment)
@@ -228,7 +238,7 @@ async def view_reaching(
     """
     deadline = trio.current_time() + _CATCH_UP_S
     while True:
-        view = await look(client, name, incarnation=incarnation)
+        view = await look(client, name, incarnation=incarnation, may_be_short=True)
         if view.end >= end:
             return view
         if trio.current_time() >= deadline:

@@ -134,7 +134,7 @@ class LogStream:
             LogNotFound: A log that the options name does not exist.
             InvalidArgument: A log ends before the offset in the options.
             DataLoss: Records that the options ask for are gone, and ``failOnDataLoss`` is true.
-            EntryUnavailable: No bookie says how far an open ledger is confirmed.
+            EntryUnavailable: Too few bookies say how far an open ledger is confirmed.
             MetadataUnavailable: The metadata store did not answer.
         """
         offsets = {}
@@ -282,7 +282,7 @@ class LogStream:
             begun = start.get(name)
             checked = begun.incarnation if begun is not None and options.fail_on_data_loss else None
             try:
-                views[name] = await look(self._client, name, incarnation=checked)
+                views[name] = await look(self._client, name, incarnation=checked, may_be_short=True)
             except LogNotFound:
                 # If the pattern found the log a moment ago and nothing was read from it, this is not a loss.
                 if options.fail_on_data_loss and (begun is not None or options.pattern is None):

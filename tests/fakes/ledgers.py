@@ -22,6 +22,7 @@ from ledgerlog.counts import ClientCounts
 from ledgerlog.errors import (
     AppendUnknown,
     EntryNotFound,
+    EntryUnavailable,
     LedgerClosed,
     LedgerFenced,
     LedgerLogError,
@@ -99,6 +100,8 @@ class World:
         self.hold_all = False
         self.held_open: set[int] = set()
         """Ledgers whose owner cannot close them for now."""
+        self.known: dict[int, int] = {}
+        """Ledgers of which too few bookies answer, and the last entry that is known to be confirmed."""
         self.recovery_fails: set[int] = set()
         self.ends: Callable[[Ledger], int] | None = None
         """Where recovery ends a ledger; by default it keeps all that was stored."""
@@ -116,6 +119,7 @@ class World:
         self.held.clear()
         self.hold_all = False
         self.held_open.clear()
+        self.known.clear()
         for ledger in self.ledgers.values():
             ledger.tell()
         self.wake()
@@ -277,7 +281,8 @@ class LedgerReader:
 
     @property
     def readable(self) -> int:
-        return self._ledger.readable
+        readable = self._ledger.readable
+        return readable if self.is_closed else min(readable, self._world.known.get(self.ledger_id, readable))
 
     def _check(self) -> None:
         if self.ledger_id not in self._world.ledgers:
@@ -286,7 +291,7 @@ class LedgerReader:
     async def read(self, first: int, last: int) -> list[bytes]:
         await trio.lowlevel.checkpoint()
         self._check()
-        if last > self._ledger.readable:
+        if not await self.is_readable(last):
             raise EntryNotFound(self.ledger_id, last)
         return self._ledger.entries[first : last + 1]
 
@@ -298,19 +303,34 @@ class LedgerReader:
         return payloads
 
     async def last_add_confirmed(self) -> int:
+        readable = await self.find_readable()
+        self._check_known()
+        return readable
+
+    async def find_readable(self) -> int:
         await trio.lowlevel.checkpoint()
         self._check()
-        return self._ledger.readable
+        return self.readable
+
+    async def is_readable(self, entry_id: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        if entry_id > self.readable:
+            self._check_known()
+        return entry_id <= self.readable
+
+    def _check_known(self) -> None:
+        if self.ledger_id in self._world.known and not self.is_closed:
+            raise EntryUnavailable(self.ledger_id, self.readable + 1, "too few bookies")
 
     async def wait_beyond(self, entry_id: int) -> int:
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(LONG_POLL_S):
-            while not self._ledger.metadata.is_closed and self._ledger.lac <= entry_id:
+            while not self._ledger.metadata.is_closed and self.readable <= entry_id:
                 self._check()
                 await self._ledger.changed.wait()
         self._check()
         self.metadata = self._ledger.metadata
-        return self._ledger.readable
+        return self.readable
 
 
 class Ledgers:

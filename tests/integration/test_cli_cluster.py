@@ -19,6 +19,7 @@ from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed, open_children
 from ledgerlog.cluster import connect
 from ledgerlog.errors import StorageLocked
+from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import parse_address
 from tests.waiting import PATIENCE_S
 
@@ -282,6 +283,34 @@ async def test_a_log_that_needs_more_bookies_than_there_are_says_so(tmp_path: Pa
         assert ran.stderr.count("\n") == 1
         assert "3 writable bookies are needed, 1 registered" in ran.stderr
         assert "bookie list" in ran.stderr
+
+
+async def test_a_ledger_whose_end_is_not_known_is_printed_as_far_as_it_is_and_the_command_fails(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running_cluster(tmp_path / "cluster", "--bookies", "3") as running,
+        connect(running.uri) as opened,
+    ):
+        writer = await opened.ledgers.create(replication=Replication(3, 3, 2))
+        for payload in (b"one", b"two"):
+            await writer.append(payload)
+        await writer.flush()
+        ledger_id = str(writer.ledger_id)
+        for pid in list(running.pids.values())[1:]:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            ran = await ledgerlog("ledger", "read", ledger_id, uri=running.uri)
+            assert (ran.status, ran.stdout.count(b"\n")) == (1, 2), ran.stderr
+            assert "too few bookies of its last ensemble report" in ran.stderr
+            assert (
+                await ledgerlog_ok("ledger", "read", ledger_id, "--last", "0", "--raw", uri=running.uri)
+                == b"one"
+            )
+        finally:
+            for pid in list(running.pids.values())[1:]:
+                os.kill(pid, signal.SIGCONT)
+        assert (await ledgerlog_ok("ledger", "read", ledger_id, "--raw", uri=running.uri)) == b"onetwo"
 
 
 async def test_an_embedded_cluster_that_a_service_has_open_is_refused_with_the_service_s_pid(

@@ -8,6 +8,7 @@ _TEST_CLOSING = "tests/shells/test_client_closing.py"
 _TEST_RECOVERY = "tests/shells/test_client_recovery.py"
 _TEST_RULES = "tests/shells/test_client_rules.py"
 _TEST_READER = "tests/shells/test_client_reader.py"
+_TEST_LOG_READER = "tests/shells/test_log_reader.py"
 _TEST_REACH = "tests/unit/test_reach_core.py"
 _TEST_REACHING = "tests/shells/test_client_reach.py"
 _TEST_ENTRIES = "tests/unit/test_entries.py"
@@ -355,7 +356,7 @@ MUTANTS = (
     mutant(
         "a_reader_waits_for_the_last_entry_alone",
         "rule 16",
-        "ledger.reader.LedgerReader.last_add_confirmed",
+        "ledger.reader.LedgerReader._learn_end",
         """
         await self._ask_end(reasons)
         """,
@@ -363,9 +364,41 @@ MUTANTS = (
         f"{_TEST_READER}::test_an_entry_that_was_acknowledged_is_found_though_a_later_one_is_under_way",
     ),
     mutant(
+        "the_end_of_an_open_ledger_is_what_any_bookie_says",
+        "A.0",
+        "LedgerReader._check_enough",
+        "(is_enough or self.metadata.replication.covers)(held)",
+        "held",
+        f"{_TEST_READER}::test_the_end_is_unavailable_if_too_few_bookies_answer",
+    ),
+    mutant(
+        "a_reader_that_does_not_know_the_end_denies_what_comes_after",
+        "A.0",
+        "LedgerReader.is_readable",
+        "self._learn_end()",
+        "self._learn_end(is_enough=bool)",
+        f"{_TEST_READER}::test_the_end_is_unavailable_if_too_few_bookies_answer",
+    ),
+    mutant(
+        "a_log_that_is_read_once_ends_where_the_answering_bookies_say",
+        "A.0",
+        "LogReader._read_ledger",
+        "doubt is not None and not is_continued",
+        "False",
+        f"{_TEST_LOG_READER}::test_a_reader_that_cannot_know_the_end_gives_what_it_has_and_says_so",
+    ),
+    mutant(
+        "a_follower_ends_if_it_cannot_know_whether_the_log_is_continued",
+        "A.0",
+        "LogReader._read_ledger",
+        "suppress(MetadataUnavailable, EntryUnavailable)",
+        "suppress(MetadataUnavailable)",
+        f"{_TEST_LOG_READER}::test_a_follower_waits_for_bookies_that_know_whether_the_log_is_continued",
+    ),
+    mutant(
         "a_bookie_that_does_not_answer_counts_as_unchanged",
         "rule 16",
-        "ledger.reader.LedgerReader.last_add_confirmed",
+        "ledger.reader.LedgerReader._learn_end",
         "len(held) == len(ensemble)",
         "True",
         f"{_TEST_READER}::test_an_entry_that_was_waited_for_in_vain_is_found_once_it_is_acknowledged",

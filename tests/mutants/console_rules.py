@@ -67,9 +67,9 @@ MUTANTS = (
     mutant(
         "console_asks_the_store_where_a_log_ends",
         "console",
-        "WatchedReader.last_add_confirmed",
-        "self._end_by_bookies()",
-        "super().last_add_confirmed()",
+        "WatchedReader._learn_end",
+        "await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)",
+        "held = await self._ask_end(reasons)",
         f"{_TEST}::test_a_log_that_is_written_costs_the_store_nothing_between_its_rolls",
     ),
     mutant(

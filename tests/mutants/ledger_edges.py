@@ -398,7 +398,7 @@ READING = (
     mutant(
         "edge_a_reader_catches_up_with_the_entry_after_the_top",
         "rule 16",
-        "ledger.reader.LedgerReader.last_add_confirmed",
+        "ledger.reader.LedgerReader._learn_end",
         "self._poll_any(top - 1)",
         "self._poll_any(top)",
         f"{_SHELLS}client_reader.py::test_what_append_returned_can_be_read_at_once",

@@ -249,6 +249,33 @@ async def test_the_end_is_unavailable_where_no_bookie_answers(clock: MockClock) 
         assert trio.current_time() - begun <= REQUEST_TIMEOUT_S + 1
 
 
+async def test_the_end_is_unavailable_if_too_few_bookies_answer(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer, reader = await one_entry(client, other)
+        behind, *rest = writer.metadata.last_fragment.ensemble
+        await eventually(lambda: cluster.bookies[behind].node.engine.lac(writer.ledger_id)[0] == 0)
+        cluster.network.stall(client.host, behind)
+        assert await writer.append(b"y") == 1
+        for bookie in rest:
+            cluster.network.cut(other.host, bookie)
+        with pytest.raises(EntryUnavailable, match=f"too few bookies of its last ensemble .*{rest[0]}"):
+            await reader.last_add_confirmed()
+        assert await reader.find_readable() == 0
+        assert await reader.is_readable(0)
+        assert await reader.read(0, 0) == [b"x"]
+        with pytest.raises(EntryUnavailable):
+            await reader.is_readable(1)
+        with pytest.raises(EntryUnavailable):
+            await reader.read(0, 1)
+        cluster.network.heal(other.host, rest[0])
+        assert await reader.last_add_confirmed() == await reader.find_readable() == 1
+        assert await reader.is_readable(1)
+        assert not await reader.is_readable(2)
+        cluster.network.cut(other.host, "*")
+        with pytest.raises(EntryUnavailable, match="no bookie of its last ensemble"):
+            await reader.find_readable()
+
+
 async def test_the_end_is_unavailable_in_time_where_every_bookie_hangs(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         _, reader = await one_entry(client, other)

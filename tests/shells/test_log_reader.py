@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pytest
@@ -27,9 +27,10 @@ from ledgerlog.errors import (
     Truncated,
 )
 from ledgerlog.ledger.tail import LedgerTail
-from ledgerlog.limits import LOG_READ_AHEAD_BYTES
+from ledgerlog.limits import LOG_READ_AHEAD_BYTES, LONG_POLL_S
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.reader import LogReader
+from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.policies import RetentionPolicy
@@ -65,6 +66,19 @@ async def offsets(log: Log, start: object = "earliest", **options: object) -> li
         found = [record async for record in records]
     assert all(record.data == b"%d" % record.offset for record in found)
     return [record.offset for record in found]
+
+
+async def read_until_unavailable(
+    log: Log, start: int | Literal["earliest"] = "earliest"
+) -> tuple[list[int], EntryUnavailable]:
+    seen = []
+    try:
+        async with log.read(start) as records:
+            async for record in records:
+                seen.append(record.offset)
+    except EntryUnavailable as failure:
+        return seen, failure
+    raise AssertionError("it ended like a whole log")
 
 
 class Follower:
@@ -349,6 +363,85 @@ async def test_what_was_acknowledged_is_read_though_the_ledger_before_it_stays_o
             assert (await anext(records)).offset == 3
         await follower.done.wait()
         assert follower.seen == [0, 1, 2, 3]
+        assert not world.ledgers[0].metadata.is_closed
+        world.release()
+
+
+async def test_a_reader_that_cannot_know_the_end_gives_what_it_has_and_says_so(
+    world: World, log: Log
+) -> None:
+    async with log.writer() as writer:
+        for offset in range(4):
+            await writer.append(b"%d" % offset)
+        world.known[0] = 1
+        for start in (0, 1, 2, 3):
+            assert (await read_until_unavailable(log, start))[0] == [*range(start, 2)]
+        assert await offsets(log, until=2) == [0, 1], "it need not know the end"
+        with pytest.raises(EntryUnavailable):
+            await offsets(log, "latest")
+        with pytest.raises(EntryUnavailable):
+            await log.info()
+        world.known.clear()
+        assert await offsets(log) == [0, 1, 2, 3]
+
+
+async def test_a_follower_gets_what_the_answering_bookies_know_and_waits_for_the_rest(
+    world: World, log: Log
+) -> None:
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        for offset in range(4):
+            await writer.append(b"%d" % offset)
+        world.known[0] = 1
+        follower = Follower(nursery, log, until=4)
+        await follower.until(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert follower.seen == [0, 1]
+        world.release()
+        await follower.done.wait()
+        assert follower.seen == [0, 1, 2, 3]
+
+
+async def roll_and_hold_open(world: World, writer: LogWriter, nursery: trio.Nursery) -> None:
+    """Roll; the older ledger stays open, and too few bookies of the newer one answer."""
+    older = writer.statistics().ledger_id
+    assert older is not None
+    world.held_open.add(older)
+    nursery.start_soon(writer.roll)
+    while writer.statistics().ledger_id == older:
+        await trio.testing.wait_all_tasks_blocked()
+    world.known[older + 1] = -1
+
+
+async def test_a_reader_that_cannot_know_whether_the_log_is_continued_says_so(world: World, log: Log) -> None:
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"0")
+        await roll_and_hold_open(world, writer, nursery)
+        await writer.append(b"1")
+        seen, failure = await read_until_unavailable(log)
+        assert (seen, failure.ledger_id) == ([0], 1)
+        world.known[1] = 0
+        world.known[0] = 0  # The newer ledger begins where it ends, so the rest of it need not be known.
+        seen, failure = await read_until_unavailable(log)
+        assert (seen, failure.ledger_id) == ([0, 1], 1)
+        world.known.clear()
+        assert await offsets(log) == [0, 1]
+        world.release()
+
+
+async def test_a_follower_waits_for_bookies_that_know_whether_the_log_is_continued(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"0")
+        await roll_and_hold_open(world, writer, nursery)
+        await writer.append(b"1")
+        follower = Follower(nursery, log, until=2)
+        await follower.until(1)
+        await trio.sleep(5 * LONG_POLL_S)
+        assert (follower.seen, follower.failure) == ([0], None)
+        world.known.clear()
+        await follower.done.wait()
+        assert follower.seen == [0, 1]
         assert not world.ledgers[0].metadata.is_closed
         world.release()
 
@@ -796,12 +889,12 @@ async def test_a_reader_compares_what_it_has_read_in_its_own_task(
 ) -> None:
     """The log has lost records that the reader has read. Other followers know the records with their offsets
     before the reader does, and hand them out."""
-    last_add_confirmed, follow = LedgerReader.last_add_confirmed, LedgerTail.follow
+    find_readable, follow = LedgerReader.find_readable, LedgerTail.follow
     asked: list[int] = []
     handed_out: list[bool] = []
 
     async def late(self: LedgerReader) -> int:
-        last = await last_add_confirmed(self)
+        last = await find_readable(self)
         asked.append(self.ledger_id)
         return 0 if asked.count(1) == 1 and self.ledger_id == 1 else last
 
@@ -826,7 +919,7 @@ async def test_a_reader_compares_what_it_has_read_in_its_own_task(
         ledger = world.ledgers[0]
         del ledger.entries[1:]
         ledger.metadata = ledger.metadata.closed(0, b"lost")
-        monkeypatch.setattr(LedgerReader, "last_add_confirmed", late)
+        monkeypatch.setattr(LedgerReader, "find_readable", late)
         monkeypatch.setattr(LedgerTail, "follow", hand_out)
         async with (await open_log(world.client(), "log")).writer() as writer:
             await writer.append(b"new 1")

@@ -56,9 +56,10 @@ seeds and would change their runs."""
 WITH_PEOPLE: tuple[int, ...] = (6, 16, 79, 296, 2057)
 """Small seeds that run with faults of people. In 6 versions are mixed; the others once failed."""
 
-WITH_FEATURES_FULL: tuple[int, ...] = (10000096,)
-"""Full seeds that run with the features that they draw. This one once failed: a writer died after it had
-closed a ledger, and before it filed the copies that were lost."""
+WITH_FEATURES_FULL: tuple[int, ...] = (10000096, 10000165)
+"""Full seeds that run with the features that they draw. These once failed. A writer died after it had closed
+a ledger, and before it filed the copies that were lost. And a reader of an open log ended before the last
+records, because the bookies that answered did not know them."""
 
 WITH_FEATURES: tuple[int, ...] = (300240,)
 """Small seeds that run with the features that they draw. In this one a writer dies, and before recovery a

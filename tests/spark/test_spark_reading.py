@@ -398,6 +398,27 @@ async def test_a_scan_that_breaks_off_is_not_one_that_has_ended(autojump_clock: 
         await trio.to_thread.run_sync(lambda: list(read_part(broken, arrow_schema(declared()))))
 
 
+async def test_a_batch_needs_to_know_the_end_of_a_log_and_a_stream_reads_what_is_known(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await filled(client, ledgers=1)
+        async with log.writer() as writer:
+            await writer.append(b"last")
+            (newest,) = [s.ledger_id for s in (await log.info()).segments if not s.is_counted]
+            await trio.sleep(1)
+            for bookie in (await client.ledgers.metadata(newest)).last_fragment.ensemble[1:]:
+                cluster.network.cut(other.host, bookie)
+            with pytest.raises(EntryUnavailable):
+                await planned(other.opened, read_options())
+            assert (await look(other.opened, "log", may_be_short=True)).end == 41
+            cluster.network.cut(other.host, "*")
+            with pytest.raises(EntryUnavailable):
+                await look(other.opened, "log", may_be_short=True)
+            cluster.network.heal()
+            assert (await look(other.opened, "log")).end == 41
+
+
 async def test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error(
     autojump_clock: object,
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ledgerlog.cli.lines import LineCutter, LineJoiner
+from ledgerlog.cli.lines import LineCutter, LineJoiner, open_sink
+from ledgerlog.errors import EntryUnavailable
 from ledgerlog.limits import RECORD_BYTES_MAX
 
 
@@ -71,3 +74,16 @@ def test_a_line_that_never_ends_is_refused_without_being_held() -> None:
         cutter.cut(chunk)
         chunks += 1
     assert chunks == RECORD_BYTES_MAX // len(chunk) + 1
+
+
+async def fail_after_a_line(output: BytesIO) -> None:
+    async with open_sink(output) as sink:
+        await sink.put(b"a line\n")
+        raise EntryUnavailable(1, 2, "no bookie")
+
+
+async def test_what_was_read_before_an_error_is_written() -> None:
+    output = BytesIO()
+    with pytest.raises(EntryUnavailable):
+        await fail_after_a_line(output)
+    assert output.getvalue() == b"a line\n"

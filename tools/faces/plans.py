@@ -96,7 +96,9 @@ BLOCKING = Plan(
             left_out={
                 "``metadata`` says it": "ledger_id is_closed",
                 "``Ledgers.metadata`` reads it anew": "refresh",
-                "what ``read`` and ``follow`` are made of": "read_batch readable wait_beyond",
+                "what ``read`` and ``follow`` are made of": (
+                    "read_batch readable find_readable is_readable wait_beyond"
+                ),
             },
         ),
         Mirror(
