@@ -202,13 +202,14 @@ async def test_an_entry_that_was_acknowledged_is_found_though_a_later_one_is_und
 async def test_an_entry_that_was_waited_for_in_vain_is_found_once_it_is_acknowledged(
     is_heard: bool, clock: MockClock
 ) -> None:
-    """The bookies that the reader asks may hold the same entries as before."""
+    """The bookies that the reader asks may hold the same entries as before, and learn a little later that the
+    entry is acknowledged."""
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         writer = await client.ledgers.create(replication=R332)
         await writer.append(b"x")
         await trio.sleep(0.1)
         reader = await other.ledgers.open(writer.ledger_id)
-        _, slow, slower = writer.metadata.last_fragment.ensemble
+        first, slow, slower = writer.metadata.last_fragment.ensemble
         for bookie in (slow, slower):
             cluster.network.stall(client.host, bookie)
         if not is_heard:
@@ -216,9 +217,17 @@ async def test_an_entry_that_was_waited_for_in_vain_is_found_once_it_is_acknowle
         writer.push([b"y"])
         await trio.sleep(0.05)
         assert await reader.last_add_confirmed() == 0
+        cluster.network.stall(client.host, first)
         cluster.network.heal(client.host, slow)
         await writer.wait_confirmed(1)
-        assert await reader.last_add_confirmed() == 1
+
+        async def tell_later() -> None:
+            await trio.sleep(LAC_CATCH_UP_S / 2)
+            cluster.network.heal(client.host, first)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell_later)
+            assert await reader.last_add_confirmed() == 1
         assert await reader.read(1, 1) == [b"y"]
 
 
