@@ -486,6 +486,14 @@ class Log(AioFace[AsyncLog]):
             EntryNotFound: Bookies have lost the entry that tells where the log ends."""
         return await self._run(self._inner.info)
 
+    async def counted_info(self) -> LogInfo:
+        """Return the state of the log as the metadata store knows it. This asks no bookie, so
+        ``next_offset`` does not count the records of open ledgers.
+
+        Raises:
+            LogNotFound: The log no longer exists."""
+        return await self._run(self._inner.counted_info)
+
     async def properties(self) -> dict[str, str]:
         """Return the log's properties.
 

@@ -189,9 +189,10 @@ class Sink:
 
 @asynccontextmanager
 async def open_sink(file: BinaryIO) -> AsyncIterator[Sink]:
-    """Open a ``Sink`` for the body. When the body ends, the remaining bytes are written.
+    """Open a ``Sink`` for the body.
 
-    A LedgerLogError of the body comes out after that, so what was read before an error is printed.
+    If the body ends normally or with a LedgerLogError, the remaining bytes are written. So what was read
+    before an error is printed. The error comes out after that.
 
     Raises:
         BrokenPipeError: The reader of standard output has gone away.

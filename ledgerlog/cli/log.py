@@ -34,7 +34,7 @@ from ledgerlog.cli.options import (
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import LedgerNotFound
+from ledgerlog.errors import EntryUnavailable, LedgerNotFound
 from ledgerlog.log.log import LogInfo
 from ledgerlog.model.archive import ArchivedFile
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
@@ -137,7 +137,10 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
         return
     print_line(f"{name}: {'sealed' if shown['sealed'] else 'open'}, epoch {shown['epoch']}")
     first, end = shown["first_offset"], shown["next_offset"]
-    print_line(f"offsets: {f'{first} to {end - 1}' if first < end else 'none'}, next {end}")
+    if end is None:
+        print_line(f"offsets: from {first}; the end is not known now: {shown['end_unknown']}")
+    else:
+        print_line(f"offsets: {f'{first} to {end - 1}' if first < end else 'none'}, next {end}")
     chosen = shown["replication"]
     quorums = f"{chosen['ensemble_size']}/{chosen['write_quorum']}/{chosen['ack_quorum']}"
     print_line(f"new ledgers: {quorums}{' guaranteed' if chosen['guaranteed'] else ''}")
@@ -159,7 +162,7 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
             "; ".join(f"{f['first_entry']}: {' '.join(f['bookies'])}" for f in ledger["fragments"])
             or ("" if ledger["archive"] is None else ledger["archive"]["file"]),
             "" if ledger["bytes"] is None else human_bytes(ledger["bytes"]),
-            ledger["kept_because"],
+            ledger["kept_because"] or "not known now",
         )
         for ledger in shown["ledgers"]
     ]
@@ -178,11 +181,15 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
 
 async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
     log = await cluster.open_log(name)
-    info = await log.info()
+    end_unknown = None
+    try:
+        info = await log.info()
+        whys = {segment.ledger_id: why for segment, why in await log.why_kept()}
+    except EntryUnavailable as failure:  # This command is for outages, too.
+        end_unknown, info, whys = str(failure), await log.counted_info(), {}
     limiter = trio.CapacityLimiter(_READS_AT_ONCE)
     ledgers: dict[int, dict[str, Any]] = {}
 
-    whys = {segment.ledger_id: why for segment, why in await log.why_kept()}
     archives = await ArchiveRegistry(cluster.store).of_log(log.incarnation)
     archived = {record.ledger_id: record for record, _ in archives}
 
@@ -200,7 +207,9 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
             "first_offset": segment.first_offset,
             "records": segment.record_count,
             "bytes": segment.byte_length,
-            "kept_because": whys.get(segment.ledger_id, "it has just left the list"),
+            "kept_because": whys.get(
+                segment.ledger_id, "it has just left the list" if end_unknown is None else None
+            ),
             **fields,
             "archive": _archive_fields(archived.get(segment.ledger_id)),
         }
@@ -212,7 +221,8 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
         "name": info.name,
         "epoch": info.epoch,
         "first_offset": info.first_offset,
-        "next_offset": info.next_offset,
+        "next_offset": info.next_offset if end_unknown is None else None,
+        "end_unknown": end_unknown,
         "sealed": info.sealed,
         "gaps": [[gap.first_offset, gap.end_offset] for gap in info.gaps],
         "deduplicates": info.deduplicates,

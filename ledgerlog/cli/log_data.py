@@ -209,7 +209,7 @@ async def _vacant_epoch(cluster: Cluster, log: Log) -> int:
     Raises:
         NotVacant: The log's last ledger is open: a writer uses it, or died a moment ago.
     """
-    info = await log.info()
+    info = await log.counted_info()
     for segment in info.segments[-1:]:
         with suppress(LedgerNotFound):  # Only the archive has the ledger, so the ledger is closed.
             if not (await cluster.ledgers.metadata(segment.ledger_id)).is_closed:

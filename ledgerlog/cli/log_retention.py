@@ -151,7 +151,7 @@ def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) ->
                 roll=(lambda there: attrs.evolve(there, **roll)) if roll else None,
                 retention=(lambda there: attrs.evolve(there, **retention)) if retention else None,
             )
-            info = await log.info()
+            info = await log.counted_info()
             return info.roll, info.retention
 
     rolls, retains = run(body)
@@ -188,7 +188,7 @@ def log_retain(name: str, uri: str, as_json: bool) -> None:
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
             dropped = await log.apply_retention()
-            return dropped, (await log.info()).first_offset
+            return dropped, (await log.counted_info()).first_offset
 
     dropped, first_offset = run(body)
     if as_json:

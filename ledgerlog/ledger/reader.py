@@ -102,7 +102,7 @@ class LedgerReader:
         self._pool = pool
         self._store = store
         self._prefer = prefer
-        self._lac = metadata.fragments[-1].first_entry - 1  # All earlier fragments are committed.
+        self._lac_told = NO_ENTRY
         self._looked_at = trio.current_time()  # the time of the last metadata read, or later
         self._unanswered_since: float | None = None
         """The time of the first question to the metadata store that neither an answer nor a new entry has
@@ -111,6 +111,11 @@ class LedgerReader:
         """The last ensemble and the last entries that its bookies held, before a wait for a LAC that did not
         come in time."""
         self._failed: dict[BookieId, None] = {}
+
+    @property
+    def _lac(self) -> int:
+        """The highest LAC that this reader knows. All fragments before the last one are committed."""
+        return max(self._lac_told, self.metadata.last_fragment.first_entry - 1)
 
     @property
     def is_closed(self) -> bool:
@@ -224,7 +229,10 @@ class LedgerReader:
                 await self._poll_any(top - 1)
             if self._lac < top:
                 self._waited_for = ensemble, held
-                await self._ask_end(reasons)
+                held = await self._ask_end(reasons)
+                # For a caller that needs no covering answers, those to the first question are enough.
+                if is_enough is None and not self.metadata.is_closed:
+                    self._check_enough(held, None, reasons)
 
     def _check_enough(
         self,
@@ -323,7 +331,7 @@ class LedgerReader:
                 reasons[bookie] = f"bookie {bookie} answers {Status(header.status).name}"
             return None
         if header.lac > self._lac:
-            self._lac, self._unanswered_since = header.lac, None
+            self._lac_told, self._unanswered_since = header.lac, None
         if header.status == Status.UNKNOWN:
             # The bookie reports the LAC that it knows, but may have held later entries. Its answer does not
             # count (A.3).
@@ -554,4 +562,5 @@ class WatchedReader(LedgerReader):
         held: dict[int, int] = {}
         reasons: dict[BookieId, str] = {}
         await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)
-        self._check_enough(held, is_enough, reasons)
+        if not self.is_closed:  # Its owner may have learned of a close meanwhile.
+            self._check_enough(held, is_enough, reasons)

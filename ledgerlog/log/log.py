@@ -92,6 +92,25 @@ class LogInfo:
     only once."""
 
 
+def info_of(metadata: LogMetadata, next_offset: int) -> LogInfo:
+    """Return the state that the record of a log says, with this end."""
+    return LogInfo(
+        name=metadata.name,
+        epoch=metadata.epoch,
+        first_offset=metadata.first_offset,
+        next_offset=next_offset,
+        sealed=metadata.sealed,
+        gaps=metadata.gaps,
+        segments=metadata.segments,
+        replication=metadata.replication,
+        roll=metadata.roll,
+        retention=metadata.retention,
+        properties=dict(metadata.properties),
+        created=moment(metadata.created_ms),
+        deduplicates=metadata.dedupe_epoch is not None,
+    )
+
+
 class Log:
     """A replicated log: append with ``writer``, read with ``read``.
 
@@ -352,21 +371,17 @@ class Log:
             EntryNotFound: Bookies have lost the entry that tells where the log ends.
         """
         metadata, tail = await self._look(self._with_tail)
-        return LogInfo(
-            name=metadata.name,
-            epoch=metadata.epoch,
-            first_offset=metadata.first_offset,
-            next_offset=tail.offset,
-            sealed=metadata.sealed,
-            gaps=metadata.gaps,
-            segments=metadata.segments,
-            replication=metadata.replication,
-            roll=metadata.roll,
-            retention=metadata.retention,
-            properties=dict(metadata.properties),
-            created=moment(metadata.created_ms),
-            deduplicates=metadata.dedupe_epoch is not None,
-        )
+        return info_of(metadata, tail.offset)
+
+    async def counted_info(self) -> LogInfo:
+        """Return the state of the log as the metadata store knows it. This asks no bookie, so ``next_offset``
+        does not count the records of open ledgers.
+
+        Raises:
+            LogNotFound: The log no longer exists.
+        """
+        metadata, _ = await self._read()
+        return info_of(metadata, metadata.counted_end)
 
     async def properties(self) -> dict[str, str]:
         """Return the log's properties.

@@ -92,11 +92,17 @@ async def find_tail(ledgers: OpensLedgers, metadata: LogMetadata) -> LogTail:
     """Find the place after the last record that is confirmed now. Errors as for reading."""
     newest = metadata.segments[-1] if metadata.segments else None
     place = LogTail(newest, None, metadata.counted_end, metadata.counted_bytes)
+    doubt: EntryUnavailable | None = None
     for index, segment in enumerate(metadata.open_segments):
-        if index and place.entry_id is not None and not await continues(ledgers, segment, place.offset):
-            return place  # The older segment is open, and more records may come there.
+        if index and place.entry_id is not None:
+            if not await continues(ledgers, segment, place.offset):
+                break  # The older segment is open, and more records may come there.
+            doubt = None
         reader = await ledgers.open(segment.ledger_id)
-        last = await reader.last_add_confirmed()
+        try:
+            last = await reader.last_add_confirmed()
+        except EntryUnavailable as failure:
+            doubt, last = failure, reader.readable
         offset, bytes_before = place.offset, place.bytes_before
         if last != NO_ENTRY:
             if index and (await read_header(reader, 0, segment)).first_offset != offset:
@@ -104,6 +110,8 @@ async def find_tail(ledgers: OpensLedgers, metadata: LogMetadata) -> LogTail:
             header = await read_header(reader, last, segment)
             offset, bytes_before = header.end_offset, header.bytes_after
         place = LogTail(segment, None if reader.is_closed else last + 1, offset, bytes_before)
+    if doubt is not None:
+        raise doubt
     return place
 
 
@@ -140,12 +148,12 @@ async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUn
         reader = await ledgers.open(older.ledger_id)
         lost_from = (await read_header(reader, ended.last_entry, older)).end_offset
     reader = await ledgers.open(newer.ledger_id)
-    last = await reader.last_add_confirmed()
-    if last == NO_ENTRY:
+    if not await reader.is_readable(0):
         return None
     first_offset = (await read_header(reader, 0, newer)).first_offset
     if first_offset <= lost_from:
         return None
+    last = await reader.find_readable()  # It is for the message only.
     return LossUndecided(
         metadata.name,
         older.ledger_id,

@@ -706,7 +706,7 @@ class Replica(Generic[M]):
     async def _lead_with(self, writer: LogWriter) -> None:
         """Lead, while following pauses."""
         if self._core.next_offset != writer.next_offset:
-            if (await self._log.info()).epoch == writer.epoch:
+            if (await self._log.counted_info()).epoch == writer.epoch:
                 raise self._is_ahead(f"the log ends at offset {writer.next_offset}")
             # Another leader has taken over, and this replica has applied records of that leader already. Wait
             # until our writer notices.

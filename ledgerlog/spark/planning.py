@@ -87,7 +87,9 @@ class LogView:
     """The log's ledgers with records, in order, up to ``end``. If the last offsets before ``end`` were lost,
     a last stretch without records stands for this gap."""
     end: int
-    """The offset after the last confirmed record."""
+    """The offset after the last record that is known to be confirmed."""
+    doubt: EntryUnavailable | None = attrs.field(default=None, eq=False)
+    """Why there may be more confirmed records: too few bookies answered. None: there are no more."""
 
     @property
     def name(self) -> str:
@@ -103,6 +105,11 @@ class LogView:
     def first(self) -> int:
         """The first offset that can be read."""
         return self.metadata.first_offset
+
+    def check_whole(self) -> None:
+        """Raise ``doubt``, if there is one."""
+        if self.doubt is not None:
+            raise self.doubt
 
 
 async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
@@ -121,7 +128,7 @@ async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogVie
 
     Raises:
         LogNotFound: A log that the options name does not exist.
-        EntryUnavailable: Too few bookies say how far an open ledger is confirmed.
+        EntryUnavailable: No bookie gives the last entry that is known to be confirmed.
         MetadataUnavailable: The metadata store did not answer.
         LedgerNotFound: The list of a log names a ledger that does not exist.
     """
@@ -136,23 +143,18 @@ async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogVie
     return views
 
 
-async def look(
-    client: LedgerClient, name: str, *, incarnation: int | None = None, may_be_short: bool = False
-) -> LogView:
-    """Look at a log as it is now.
+async def look(client: LedgerClient, name: str, *, incarnation: int | None = None) -> LogView:
+    """Look at a log as it is now. If too few bookies answer to know where it ends, the view has a ``doubt``.
 
     Args:
         client: The cluster.
         name: The name of the log.
         incarnation: The incarnation that the log must have; None: any.
-        may_be_short: Whether the view may end before the last confirmed records if too few bookies answer. A
-            stream reads the rest with its next micro-batch; a batch would lack it.
 
     Raises:
         LogNotFound: There is no log of this name.
         DataLoss: The log was deleted, or the log of this name has another incarnation.
-        EntryUnavailable: Too few bookies say how far an open ledger is confirmed; with ``may_be_short``: none
-            does.
+        EntryUnavailable: No bookie gives the last entry that is known to be confirmed.
         MetadataUnavailable: The metadata store did not answer.
         LedgerNotFound: The list of the log names a ledger that does not exist.
     """
@@ -166,10 +168,10 @@ async def look(
         )
     if found is None:
         raise LogNotFound(name)
-    return await registry.look(name, found, partial(_view, client, may_be_short))
+    return await registry.look(name, found, partial(_view, client))
 
 
-async def _view(client: LedgerClient, may_be_short: bool, metadata: LogMetadata, _: int) -> LogView:
+async def _view(client: LedgerClient, metadata: LogMetadata, _: int) -> LogView:
     stretches = []
     lost = 0  # How many records were lost before the next stretch. Empty ledgers make no stretch.
     for segment in metadata.segments:
@@ -188,16 +190,22 @@ async def _view(client: LedgerClient, may_be_short: bool, metadata: LogMetadata,
             )
             lost = 0
     end, byte_end = metadata.counted_end, metadata.counted_bytes
+    doubt: EntryUnavailable | None = None
     for index, segment in enumerate(metadata.open_segments):
-        try:
-            if index and not await continues(client.ledgers, segment, end):
+        if index:
+            try:
+                is_continued = await continues(client.ledgers, segment, end)
+            except EntryUnavailable as failure:
+                doubt = failure
                 break
-        except EntryUnavailable:
-            if not may_be_short:
-                raise
-            break
+            if not is_continued:
+                break
+            doubt = None  # No record lies between the known end of the older ledger and the newer one.
         reader = await client.ledgers.open(segment.ledger_id)
-        last = await (reader.find_readable() if may_be_short else reader.last_add_confirmed())
+        try:
+            last = await reader.last_add_confirmed()
+        except EntryUnavailable as failure:
+            doubt, last = failure, reader.readable
         if last == NO_ENTRY:
             continue
         header = await read_header(reader, last, segment)
@@ -219,7 +227,7 @@ async def _view(client: LedgerClient, may_be_short: bool, metadata: LogMetadata,
         stretches.append(
             Stretch(ledger_id=ledger_id, start=end, end=end, byte_length=0, last_entry=None, lost_before=lost)
         )
-    return LogView(metadata=metadata, stretches=tuple(stretches), end=end)
+    return LogView(metadata=metadata, stretches=tuple(stretches), end=end, doubt=doubt)
 
 
 async def view_reaching(
@@ -238,7 +246,7 @@ async def view_reaching(
     """
     deadline = trio.current_time() + _CATCH_UP_S
     while True:
-        view = await look(client, name, incarnation=incarnation, may_be_short=True)
+        view = await look(client, name, incarnation=incarnation)
         if view.end >= end:
             return view
         if trio.current_time() >= deadline:
@@ -262,14 +270,20 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
 
     Raises:
         InvalidArgument: The log ends before ``bound``.
+        EntryUnavailable: Too few bookies answered to know where the log ends, and the offset depends on it.
     """
     if moment_ms is not None:
-        return min(max(await _offset_of_moment(client, view, moment_ms), view.first), view.end)
+        offset = max(await _offset_of_moment(client, view, moment_ms), view.first)
+        if offset >= view.end:
+            view.check_whole()
+        return min(offset, view.end)
     if bound == "earliest":
         return view.first
     if bound == "latest":
+        view.check_whole()
         return view.end
     if bound > view.end:
+        view.check_whole()
         raise InvalidArgument(f"log {view.name!r} ends at offset {view.end}: there is no offset {bound} yet")
     return bound
 
@@ -309,6 +323,7 @@ async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) ->
     Raises:
         DataLoss: Records that the options ask for were truncated away, and ``failOnDataLoss`` is true.
         InvalidArgument: The batch would begin after its end, or the log ends before an offset in the options.
+        EntryUnavailable: Too few bookies answered to know where the log ends, and the range depends on it.
     """
     start = await offset_of(client, view, options.start_of(view.name), options.starting_ms)
     end = await offset_of(client, view, options.end_of(view.name), options.ending_ms)

@@ -111,6 +111,10 @@ def decode_offsets(value: object) -> dict[str, StreamOffset]:
     return offsets
 
 
+def _ends_of(views: Mapping[str, LogView]) -> dict[str, StreamOffset]:
+    return {name: StreamOffset(view.incarnation, view.end) for name, view in views.items()}
+
+
 class LogStream:
     """Answers Spark's questions about one stream.
 
@@ -152,8 +156,16 @@ class LogStream:
         return offsets
 
     async def pin(self) -> None:
-        """From now on, read only up to the present ends of the logs."""
-        self._target = await self._ends()
+        """From now on, read only up to the present ends of the logs.
+
+        Raises:
+            EntryUnavailable: Too few bookies say how far an open ledger is confirmed.
+            LogNotFound, MetadataUnavailable: As for ``latest``.
+        """
+        views = await self._views({})
+        for view in views.values():
+            view.check_whole()
+        self._target = _ends_of(views)
 
     async def newest(self) -> dict[str, StreamOffset] | None:
         """Return the ends of all logs of the stream. Spark shows how far the stream lags behind them.
@@ -161,15 +173,10 @@ class LogStream:
         Return None if the ends are not known now. That does not end the query.
         """
         try:
-            return await self._ends()
+            return _ends_of(await self._views({}))
         except LedgerLogError as failure:
             logger.warning("the lag of the stream is not known: %s", failure)
             return None
-
-    async def _ends(self) -> dict[str, StreamOffset]:
-        return {
-            name: StreamOffset(view.incarnation, view.end) for name, view in (await self._views({})).items()
-        }
 
     async def latest(
         self,
@@ -188,10 +195,19 @@ class LogStream:
         Raises:
             LogNotFound: A log that the options name is gone, and ``failOnDataLoss`` is true.
             DataLoss: A log was deleted, or deleted and made again, and ``failOnDataLoss`` is true.
-            EntryUnavailable: No bookie says how far an open ledger is confirmed.
+            EntryUnavailable: No bookie gives the last entry that is known to be confirmed. Or ``pin`` was
+                called, and no bookie confirms in time that a log reaches its target.
             MetadataUnavailable: The metadata store did not answer.
         """
         views = await self._views(start)
+        for name, view in views.items():
+            if view.end < self._target_of(view, view.end):
+                # If the query stopped below its target, Spark would take it for complete.
+                views[name] = await view_reaching(
+                    self._client, name, self._target_of(view, view.end), incarnation=view.incarnation
+                )
+            elif view.doubt is not None:
+                logger.warning("the stream reads log %r up to offset %d: %s", name, view.end, view.doubt)
         backlogs, ends = {}, {}
         for name, view in views.items():
             begun = start.get(name)
@@ -222,12 +238,15 @@ class LogStream:
             self._last_batch_s = now_s
         return False
 
+    def _target_of(self, view: LogView, otherwise: int) -> int:
+        """Return the offset up to which the query reads a log; ``otherwise`` if ``pin`` was not called."""
+        if self._target is None:
+            return otherwise
+        target = self._target.get(view.name)
+        return target.offset if target is not None and target.incarnation == view.incarnation else view.first
+
     def _backlog(self, view: LogView, start: int) -> Backlog:
-        end = view.end
-        if self._target is not None:
-            target = self._target.get(view.name)
-            is_pinned = target is not None and target.incarnation == view.incarnation
-            end = min(end, target.offset) if is_pinned and target is not None else view.first
+        end = min(view.end, self._target_of(view, view.end))
         # Truncated records are reported later, when the batch is planned.
         begin = max(start, view.first)
         return Backlog(view.stretches, begin, max(begin, end))
@@ -282,7 +301,7 @@ class LogStream:
             begun = start.get(name)
             checked = begun.incarnation if begun is not None and options.fail_on_data_loss else None
             try:
-                views[name] = await look(self._client, name, incarnation=checked, may_be_short=True)
+                views[name] = await look(self._client, name, incarnation=checked)
             except LogNotFound:
                 # If the pattern found the log a moment ago and nothing was read from it, this is not a loss.
                 if options.fail_on_data_loss and (begun is not None or options.pattern is None):

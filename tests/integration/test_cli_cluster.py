@@ -313,6 +313,37 @@ async def test_a_ledger_whose_end_is_not_known_is_printed_as_far_as_it_is_and_th
         assert (await ledgerlog_ok("ledger", "read", ledger_id, "--raw", uri=running.uri)) == b"onetwo"
 
 
+async def test_a_log_is_shown_although_its_bookies_are_away(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster", "--bookies", "3") as running:
+        await ledgerlog_ok("log", "create", "orders", "--retain-bytes", "1g", uri=running.uri)
+        async with open_children() as children:
+            writer = await children.start(
+                "writer",
+                [*LEDGERLOG, "log", "append", "orders", "--uri", running.uri],
+                pipe_in=True,
+                log_path=tmp_path / "stderr",
+            )
+            assert writer.stdin is not None
+            await writer.stdin.send_all(b"one\n")
+            with trio.fail_after(PATIENCE_S):
+                while await ledgerlog_ok("log", "read", "orders", "--raw", uri=running.uri) != b"one\n":
+                    pass
+            for pid in running.pids.values():
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                shown = json.loads(await ledgerlog_ok("log", "show", "orders", "--json", uri=running.uri))
+                text = await ledgerlog_ok("log", "show", "orders", uri=running.uri)
+                await ledgerlog_ok("log", "configure", "orders", "--roll-records", "9", uri=running.uri)
+            finally:
+                for pid in running.pids.values():
+                    os.kill(pid, signal.SIGCONT)
+            writer.kill()
+    assert (shown["first_offset"], shown["next_offset"]) == (0, None)
+    assert "no bookie of its last ensemble reports" in shown["end_unknown"]
+    assert [ledger["kept_because"] for ledger in shown["ledgers"]] == [None]
+    assert b"offsets: from 0; the end is not known now: " in text
+
+
 async def test_an_embedded_cluster_that_a_service_has_open_is_refused_with_the_service_s_pid(
     tmp_path: Path,
 ) -> None:

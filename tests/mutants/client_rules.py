@@ -358,9 +358,10 @@ MUTANTS = (
         "rule 16",
         "ledger.reader.LedgerReader._learn_end",
         """
-        await self._ask_end(reasons)
+        self._waited_for = ensemble, held
+        held = await self._ask_end(reasons)
         """,
-        "pass",
+        "self._waited_for = ensemble, held",
         f"{_TEST_READER}::test_an_entry_that_was_acknowledged_is_found_though_a_later_one_is_under_way",
     ),
     mutant(
@@ -394,6 +395,30 @@ MUTANTS = (
         "suppress(MetadataUnavailable, EntryUnavailable)",
         "suppress(MetadataUnavailable)",
         f"{_TEST_LOG_READER}::test_a_follower_waits_for_bookies_that_know_whether_the_log_is_continued",
+    ),
+    mutant(
+        "the_second_answer_about_the_end_may_come_from_anybody",
+        "A.0",
+        "ledger.reader.LedgerReader._learn_end",
+        "is_enough is None and not self.metadata.is_closed",
+        "False",
+        f"{_TEST_READER}::test_the_end_is_unavailable_if_bookies_go_away_before_it_is_known",
+    ),
+    mutant(
+        "the_end_is_before_the_last_fragment",
+        "A.0",
+        "LedgerReader._lac",
+        "max(self._lac_told, self.metadata.last_fragment.first_entry - 1)",
+        "self._lac_told",
+        f"{_TEST_READER}::test_the_end_is_not_before_the_last_fragment",
+    ),
+    mutant(
+        "the_tail_of_a_log_is_where_the_answering_bookies_say",
+        "A.0",
+        "log.positions.find_tail",
+        "doubt is not None",
+        "False",
+        f"{_TEST_LOG_READER}::test_a_reader_that_cannot_know_the_end_gives_what_it_has_and_says_so",
     ),
     mutant(
         "a_bookie_that_does_not_answer_counts_as_unchanged",

@@ -381,9 +381,9 @@ READING = (
     mutant(
         "edge_a_reader_begins_one_above_what_is_committed",
         "R-B3",
-        "ledger.reader.LedgerReader.__init__",
-        "metadata.fragments[-1].first_entry - 1",
-        "metadata.fragments[-1].first_entry",
+        "LedgerReader._lac",
+        "self.metadata.last_fragment.first_entry - 1",
+        "self.metadata.last_fragment.first_entry",
         f"{_SHELLS}client_rules.py::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",
         f"{_SHELLS}client_reader.py::test_waiting_ends_when_an_entry_is_appended_within_the_poll",
     ),

@@ -30,6 +30,24 @@ MUTANTS = (
         f"{_TEST_CONNECTION}::test_a_portal_ends_with_its_block_and_leaves_what_is_held_when_the_block_fails",
     ),
     mutant(
+        "available_now_ends_where_the_answering_bookies_say",
+        "C.4",
+        "LogStream.latest",
+        "view.end < self._target_of(view, view.end)",
+        "False",
+        "tests/spark/test_spark_stream.py::"
+        "test_available_now_does_not_end_before_what_was_there_while_bookies_are_away",
+    ),
+    mutant(
+        "a_batch_ends_where_the_answering_bookies_say",
+        "C.4",
+        "LogView.check_whole",
+        "self.doubt is not None",
+        "False",
+        "tests/spark/test_spark_reading.py::"
+        "test_a_batch_needs_to_know_the_end_of_a_log_and_a_stream_reads_what_is_known",
+    ),
+    mutant(
         "a_task_does_not_say_why_its_scan_broke",
         "C.4",
         "spark.connection.taken",

@@ -285,6 +285,48 @@ async def test_the_end_is_unavailable_if_too_few_bookies_answer(clock: MockClock
             await reader.find_readable()
 
 
+async def test_the_end_is_not_before_the_last_fragment(clock: MockClock) -> None:
+    """The bookies that answer cover the new ensemble, and none of them has heard of the last entry."""
+    async with open_cluster(4) as cluster, cluster.client() as client, cluster.client() as other:
+        writer, reader = await one_entry(client, other)
+        behind, gone, far = writer.metadata.last_fragment.ensemble
+        (spare,) = cluster.bookies.keys() - {behind, gone, far}
+        await eventually(lambda: cluster.bookies[behind].node.engine.lac(writer.ledger_id)[0] == 0)
+        cluster.network.stall(client.host, behind)
+        assert await writer.append(b"y") == 1
+        cluster.network.cut(client.host, gone)
+        await eventually(lambda: spare in writer.metadata.last_fragment.ensemble)
+        cluster.network.stall(client.host, spare)
+        cluster.network.cut(other.host, far)
+        assert await reader.last_add_confirmed() == 1
+        assert reader.metadata.last_fragment.first_entry == 2
+
+
+async def test_the_end_is_unavailable_if_bookies_go_away_before_it_is_known(clock: MockClock) -> None:
+    """A later entry is under way, so the reader asks twice."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(0.1)
+        *rest, behind = writer.metadata.last_fragment.ensemble
+        cluster.network.stall(client.host, behind)
+        writer.push([b"y"])
+        cluster.network.stall(client.host, rest[1], both=False)
+        writer.push([b"z"])
+        await writer.wait_confirmed(1)
+        reader = await other.ledgers.open(writer.ledger_id)
+
+        async def go_away() -> None:
+            await trio.sleep(LAC_CATCH_UP_S / 2)
+            for bookie in rest:
+                cluster.network.cut(other.host, bookie)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_away)
+            with pytest.raises(EntryUnavailable, match="too few bookies"):
+                await reader.last_add_confirmed()
+
+
 async def test_the_end_is_unavailable_in_time_where_every_bookie_hangs(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         _, reader = await one_entry(client, other)

@@ -381,6 +381,7 @@ async def test_a_reader_that_cannot_know_the_end_gives_what_it_has_and_says_so(
             await offsets(log, "latest")
         with pytest.raises(EntryUnavailable):
             await log.info()
+        assert (await log.counted_info()).next_offset == 0
         world.known.clear()
         assert await offsets(log) == [0, 1, 2, 3]
 
@@ -419,10 +420,18 @@ async def test_a_reader_that_cannot_know_whether_the_log_is_continued_says_so(wo
         await writer.append(b"1")
         seen, failure = await read_until_unavailable(log)
         assert (seen, failure.ledger_id) == ([0], 1)
+        with pytest.raises(EntryUnavailable):
+            await log.info()
         world.known[1] = 0
         world.known[0] = 0  # The newer ledger begins where it ends, so the rest of it need not be known.
         seen, failure = await read_until_unavailable(log)
         assert (seen, failure.ledger_id) == ([0, 1], 1)
+        with pytest.raises(EntryUnavailable):
+            await log.info()
+        del world.known[1]
+        assert await offsets(log) == [0, 1]
+        assert await offsets(log, "latest") == []
+        assert (await log.info()).next_offset == 2
         world.known.clear()
         assert await offsets(log) == [0, 1]
         world.release()

@@ -409,14 +409,16 @@ async def test_a_batch_needs_to_know_the_end_of_a_log_and_a_stream_reads_what_is
             await trio.sleep(1)
             for bookie in (await client.ledgers.metadata(newest)).last_fragment.ensemble[1:]:
                 cluster.network.cut(other.host, bookie)
-            with pytest.raises(EntryUnavailable):
-                await planned(other.opened, read_options())
-            assert (await look(other.opened, "log", may_be_short=True)).end == 41
-            cluster.network.cut(other.host, "*")
-            with pytest.raises(EntryUnavailable):
-                await look(other.opened, "log", may_be_short=True)
+            for more in ({}, {"endingTimestamp": "2200-01-01T00:00:00Z"}, {"endingOffsets": "42"}):
+                with pytest.raises(EntryUnavailable):
+                    await planned(other.opened, read_options(**more))
+            needs_no_end = read_options(endingOffsets="41")
+            assert await planned(other.opened, needs_no_end)
+            view = await look(other.opened, "log")
+            assert view.end == 41
+            assert view.doubt is not None
             cluster.network.heal()
-            assert (await look(other.opened, "log")).end == 41
+            assert (await look(other.opened, "log")).doubt is None
 
 
 async def test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error(

@@ -10,6 +10,7 @@ import pytest
 import trio.testing
 
 from ledgerlog.errors import (
+    EntryUnavailable,
     InvalidArgument,
     LogNotFound,
     MetadataCorrupt,
@@ -18,10 +19,11 @@ from ledgerlog.errors import (
 )
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.model.layout import log_name_path, log_record_path
+from ledgerlog.model.quorum import Replication
 from ledgerlog.spark.planning import DataLoss
 from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
 from ledgerlog.testing.faulty_store import Call, GoOn
-from ledgerlog.testing.memory_cluster import Client, MemoryCluster, open_cluster
+from ledgerlog.testing.memory_cluster import Client, MemoryCluster, eventually, open_cluster
 from tests.spark.spark_logs import planned, read_options, rows, stream_options
 
 
@@ -129,6 +131,43 @@ async def test_available_now_ends_at_what_was_there_when_it_began(autojump_clock
         assert at["a2"] == StreamOffset(later.incarnation, 0)
         end = await stream.latest(at)
         assert await batch(cluster, client, stream, at, end) == [b"y"] * 10 + [b"z"]
+
+
+async def test_available_now_does_not_end_before_what_was_there_while_bookies_are_away(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await create_log(client.opened, "log", replication=Replication(3, 3, 2))
+        async with log.writer() as writer:
+            await writer.append(b"0")
+            ledger_id = writer.statistics().ledger_id
+            assert ledger_id is not None
+            behind, *rest = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+            await eventually(lambda: cluster.bookies[behind].node.engine.lac(ledger_id)[0] == 0)
+            cluster.network.stall(client.host, behind)
+            await writer.append(b"1")
+
+            def go_away() -> None:
+                for bookie in rest:
+                    cluster.network.cut(other.host, bookie)
+
+            go_away()
+            stream, pinned = (LogStream(other.opened, stream_options()) for _ in range(2))
+            at = await stream.initial()
+            assert at["log"].offset == 0, "it does not need the end"
+            for starting in ("latest", '{"log": 2}'):
+                with pytest.raises(EntryUnavailable):
+                    await LogStream(other.opened, stream_options(startingOffsets=starting)).initial()
+            assert (await stream.latest(at))["log"].offset == 1, "a later batch reads the rest"
+            with pytest.raises(EntryUnavailable):
+                await pinned.pin()
+            cluster.network.heal(other.host)
+            await pinned.pin()
+            go_away()
+            with pytest.raises(EntryUnavailable, match="up to offset 2"):
+                await pinned.latest(at)
+            cluster.network.heal(other.host)
+            assert (await pinned.latest(at))["log"].offset == 2
 
 
 async def test_a_log_that_comes_later_is_read_from_its_start(autojump_clock: object) -> None:
