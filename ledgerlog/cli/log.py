@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -181,12 +182,13 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
 
 async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
     log = await cluster.open_log(name)
-    end_unknown = None
+    end_unknown, whys = None, None
     try:
         info = await log.info()
-        whys = {segment.ledger_id: why for segment, why in await log.why_kept()}
     except EntryUnavailable as failure:  # This command is for outages, too.
-        end_unknown, info, whys = str(failure), await log.counted_info(), {}
+        end_unknown, info = str(failure), await log.counted_info()
+    with suppress(EntryUnavailable):
+        whys = {segment.ledger_id: why for segment, why in await log.why_kept()}
     limiter = trio.CapacityLimiter(_READS_AT_ONCE)
     ledgers: dict[int, dict[str, Any]] = {}
 
@@ -207,9 +209,9 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
             "first_offset": segment.first_offset,
             "records": segment.record_count,
             "bytes": segment.byte_length,
-            "kept_because": whys.get(
-                segment.ledger_id, "it has just left the list" if end_unknown is None else None
-            ),
+            "kept_because": None
+            if whys is None
+            else whys.get(segment.ledger_id, "it has just left the list"),
             **fields,
             "archive": _archive_fields(archived.get(segment.ledger_id)),
         }

@@ -21,7 +21,8 @@ acknowledged since.
 **Moved entries.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the
 metadata again. If the metadata now name other bookies, the reader tries the read once more.
 
-The reader keeps the highest LAC that a bookie reported, so the readable range never shrinks.
+The reader keeps the highest LAC that a bookie reported, and the newest metadata. So the readable range never
+shrinks.
 
 **Outages of the metadata store.** A reader that waits for entries goes on without the store, as the ledger's
 writer does. A new entry shows that the metadata are still right: the writer uses the same bookies. The
@@ -98,6 +99,7 @@ class LedgerReader:
         self.ledger_id = metadata.ledger_id
         self.metadata = metadata
         """The newest metadata seen."""
+        self._version = -1
         self._registry = registry
         self._pool = pool
         self._store = store
@@ -132,7 +134,9 @@ class LedgerReader:
         begun = trio.current_time()
         if self._unanswered_since is None:
             self._unanswered_since = begun
-        self.metadata, _ = await self._registry.read(self.ledger_id)
+        metadata, version = await self._registry.read(self.ledger_id)
+        if version >= self._version:  # Another task may have got a later answer first.
+            self.metadata, self._version = metadata, version
         self._looked_at, self._unanswered_since = begun, None
         return self.metadata
 
@@ -230,8 +234,9 @@ class LedgerReader:
             if self._lac < top:
                 self._waited_for = ensemble, held
                 held = await self._ask_end(reasons)
-                # For a caller that needs no covering answers, those to the first question are enough.
-                if is_enough is None and not self.metadata.is_closed:
+                # For a caller that needs no covering answers, those to the first question are enough. And no
+                # entry above ``top`` was acknowledged before the call.
+                if is_enough is None and self._lac < top and not self.metadata.is_closed:
                     self._check_enough(held, None, reasons)
 
     def _check_enough(
@@ -257,11 +262,11 @@ class LedgerReader:
         Returns the last entry that each answering bookie holds, by slot. For the other bookies, it puts into
         ``reasons`` why they did not answer."""
         while True:
-            asked = self.metadata.last_fragment.ensemble
+            asked = self.metadata.last_fragment
             held: dict[int, int] = {}
             reasons.clear()
-            await gather(self.refresh, partial(self._ask_lac, asked, held, reasons))
-            if self.metadata.is_closed or self.metadata.last_fragment.ensemble == asked:
+            await gather(self.refresh, partial(self._ask_lac, asked.ensemble, held, reasons))
+            if self.metadata.is_closed or self.metadata.last_fragment == asked:
                 return held
 
     @property

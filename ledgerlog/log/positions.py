@@ -103,13 +103,14 @@ async def find_tail(ledgers: OpensLedgers, metadata: LogMetadata) -> LogTail:
             last = await reader.last_add_confirmed()
         except EntryUnavailable as failure:
             doubt, last = failure, reader.readable
+        is_closed = reader.is_closed
         offset, bytes_before = place.offset, place.bytes_before
         if last != NO_ENTRY:
             if index and (await read_header(reader, 0, segment)).first_offset != offset:
                 return place
             header = await read_header(reader, last, segment)
             offset, bytes_before = header.end_offset, header.bytes_after
-        place = LogTail(segment, None if reader.is_closed else last + 1, offset, bytes_before)
+        place = LogTail(segment, None if is_closed else last + 1, offset, bytes_before)
     if doubt is not None:
         raise doubt
     return place

@@ -292,11 +292,13 @@ async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int)
     async def find(metadata: LogMetadata, version: int) -> int:
         place = await find_moment(client.ledgers, ArchiveRegistry(client.store), metadata, moment_ms)
         at = place.offset
-        # ``find_moment`` stops at the first open ledger: a reader of the log can begin there and skip older
-        # records. A table needs the exact offset, so search the open ledgers too.
+        # ``find_moment`` stops at the first open ledger, or where the bookies that answer know no more: a
+        # reader of the log can begin there and skip older records. A table needs the exact offset, so search
+        # the open ledgers too, up to the end that the view has found.
         for stretch in view.stretches:
             index = metadata.index_of(stretch.ledger_id)
-            if index is not None and stretch.last_entry is not None and stretch.start == at:
+            is_here = stretch.start <= at < stretch.end
+            if index is not None and stretch.last_entry is not None and is_here:
                 at = await _offset_in_open(client, metadata.segments[index], stretch, moment_ms)
         return at
 

@@ -200,12 +200,19 @@ class LogStream:
             MetadataUnavailable: The metadata store did not answer.
         """
         views = await self._views(start)
-        for name, view in views.items():
-            if view.end < self._target_of(view, view.end):
+        for name, view in [*views.items()]:
+            target = self._target_of(view)
+            if target is not None and view.end < target:
                 # If the query stopped below its target, Spark would take it for complete.
-                views[name] = await view_reaching(
-                    self._client, name, self._target_of(view, view.end), incarnation=view.incarnation
-                )
+                try:
+                    views[name] = await view_reaching(
+                        self._client, name, target, incarnation=view.incarnation
+                    )
+                except (DataLoss, LogNotFound) as loss:
+                    if self._options.fail_on_data_loss:
+                        raise
+                    logger.warning("log %r is left out: %s", name, loss)
+                    del views[name]
             elif view.doubt is not None:
                 logger.warning("the stream reads log %r up to offset %d: %s", name, view.end, view.doubt)
         backlogs, ends = {}, {}
@@ -238,15 +245,16 @@ class LogStream:
             self._last_batch_s = now_s
         return False
 
-    def _target_of(self, view: LogView, otherwise: int) -> int:
-        """Return the offset up to which the query reads a log; ``otherwise`` if ``pin`` was not called."""
-        if self._target is None:
-            return otherwise
-        target = self._target.get(view.name)
-        return target.offset if target is not None and target.incarnation == view.incarnation else view.first
+    def _target_of(self, view: LogView) -> int | None:
+        """Return the offset at which ``pin`` found the end of a log. None: it did not see this log."""
+        target = (self._target or {}).get(view.name)
+        return target.offset if target is not None and target.incarnation == view.incarnation else None
 
     def _backlog(self, view: LogView, start: int) -> Backlog:
-        end = min(view.end, self._target_of(view, view.end))
+        end = view.end
+        if self._target is not None:
+            target = self._target_of(view)
+            end = view.first if target is None else min(end, target)
         # Truncated records are reported later, when the batch is planned.
         begin = max(start, view.first)
         return Backlog(view.stretches, begin, max(begin, end))

@@ -391,7 +391,7 @@ READING = (
         "edge_the_end_is_what_a_former_ensemble_says",
         "A.0",
         "LedgerReader._ask_end",
-        "self.metadata.is_closed or self.metadata.last_fragment.ensemble == asked",
+        "self.metadata.is_closed or self.metadata.last_fragment == asked",
         "True",
         f"{_SHELLS}client_reader.py::test_the_end_is_known_after_bookies_were_replaced_one_after_another",
     ),

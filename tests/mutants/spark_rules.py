@@ -33,10 +33,21 @@ MUTANTS = (
         "available_now_ends_where_the_answering_bookies_say",
         "C.4",
         "LogStream.latest",
-        "view.end < self._target_of(view, view.end)",
+        "target is not None and view.end < target",
         "False",
         "tests/spark/test_spark_stream.py::"
         "test_available_now_does_not_end_before_what_was_there_while_bookies_are_away",
+    ),
+    mutant(
+        "available_now_fails_for_a_loss_that_was_accepted",
+        "C.4",
+        "LogStream.latest",
+        """
+        if self._options.fail_on_data_loss:
+            raise
+        """,
+        "raise",
+        "tests/spark/test_spark_stream.py::test_available_now_leaves_out_a_log_that_is_deleted_while_it_waits",
     ),
     mutant(
         "a_batch_ends_where_the_answering_bookies_say",

@@ -403,9 +403,17 @@ MUTANTS = (
         "table_by_time_ends_at_the_first_open_ledger",
         "C.4",
         "_offset_of_moment",
-        "index is not None and stretch.last_entry is not None and stretch.start == at",
+        "index is not None and stretch.last_entry is not None and is_here",
         "False",
         f"{_TEST_READING}::test_bounds_by_time_are_found_behind_a_ledger_that_cannot_be_closed_yet",
+    ),
+    mutant(
+        "table_by_time_ends_where_the_bookies_of_a_second_look_say",
+        "C.4",
+        "_offset_of_moment",
+        "stretch.start <= at < stretch.end",
+        "stretch.start == at",
+        f"{_TEST_READING}::test_a_bound_by_time_needs_the_end_that_was_found_before",
     ),
     mutant(
         "streams_cursor_is_left_as_it_is_found",

@@ -33,7 +33,7 @@ from ledgerlog.log.log import create_log, open_log
 from ledgerlog.meta.belonging import StoreRestored
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path, writable_path
-from ledgerlog.model.ledger import Fragment
+from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.repair.checking import check_ledger
 from ledgerlog.testing.memory_cluster import Bookie, Client, MemoryCluster, eventually, open_cluster
@@ -325,6 +325,51 @@ async def test_the_end_is_unavailable_if_bookies_go_away_before_it_is_known(cloc
             nursery.start_soon(go_away)
             with pytest.raises(EntryUnavailable, match="too few bookies"):
                 await reader.last_add_confirmed()
+
+
+async def test_an_older_answer_of_the_store_that_comes_late_does_not_open_a_ledger_again(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer, reader = await one_entry(client, other)
+        read, late = reader._registry.read, [0.5]
+
+        async def read_late(ledger_id: int) -> tuple[LedgerMetadata, int]:
+            found = await read(ledger_id)
+            await trio.sleep(late.pop() if late else 0)
+            return found
+
+        monkeypatch.setattr(reader._registry, "read", read_late)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader.refresh)
+            await trio.sleep(0.1)
+            await writer.close()
+            await reader.refresh()
+            assert reader.is_closed
+        assert reader.is_closed
+        assert reader.readable == 0
+
+
+async def test_an_end_that_one_bookie_tells_in_time_is_known(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the last entry of all that covering bookies hold, so nothing can come after it."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer, reader = await one_entry(client, other)
+        teller, *rest = writer.metadata.last_fragment.ensemble
+        writer.push([b"y"])
+        await eventually(lambda: cluster.bookies[teller].node.engine.last_durable(writer.ledger_id) == 1)
+        cluster.network.stall(client.host, "*")
+
+        async def wait_in_vain(_: int) -> None:
+            for bookie in rest:
+                cluster.network.cut(other.host, bookie)
+            cluster.network.heal(client.host, "*")
+            await writer.wait_confirmed(1)
+            await trio.sleep(0.1)
+
+        monkeypatch.setattr(reader, "_poll_any", wait_in_vain)
+        assert await reader.last_add_confirmed() == 1
 
 
 async def test_the_end_is_unavailable_in_time_where_every_bookie_hangs(clock: MockClock) -> None:

@@ -32,11 +32,11 @@ from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import PackedBatch
 from ledgerlog.spark.columns import BYTES_PER_BATCH, OffsetRange, arrow_schema, batches_of
-from ledgerlog.spark.planning import DataLoss, look
+from ledgerlog.spark.planning import DataLoss, look, range_of
 from ledgerlog.spark.scanning import ScanBroken
 from ledgerlog.spark.source import read_part
 from ledgerlog.spark.stream import LogStream
-from ledgerlog.testing.memory_cluster import Client, open_cluster
+from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 from tests.spark.spark_logs import (
     client_rows,
     declared,
@@ -419,6 +419,28 @@ async def test_a_batch_needs_to_know_the_end_of_a_log_and_a_stream_reads_what_is
             assert view.doubt is not None
             cluster.network.heal()
             assert (await look(other.opened, "log")).doubt is None
+
+
+async def test_a_bound_by_time_needs_the_end_that_was_found_before(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await create_log(client.opened, "log", replication=Replication(3, 3, 2))
+        async with log.writer() as writer:
+            await writer.append(b"0")
+            ledger_id = writer.statistics().ledger_id
+            assert ledger_id is not None
+            behind, *rest = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+            await eventually(lambda: cluster.bookies[behind].node.engine.lac(ledger_id)[0] == 0)
+            cluster.network.stall(client.host, behind)
+            for payload in (b"1", b"2"):
+                await writer.append(payload)
+            view = await look(other.opened, "log")
+            options = read_options(endingTimestamp="2200-01-01T00:00:00Z")
+            assert await range_of(other.opened, view, options) == (0, 3)
+            for bookie in rest:
+                cluster.network.cut(other.host, bookie)
+            with pytest.raises(EntryUnavailable):
+                await range_of(other.opened, view, options)
+            cluster.network.heal()
 
 
 async def test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -12,6 +13,7 @@ import trio.testing
 from ledgerlog.errors import (
     EntryUnavailable,
     InvalidArgument,
+    LedgerLogError,
     LogNotFound,
     MetadataCorrupt,
     MetadataUnavailable,
@@ -168,6 +170,52 @@ async def test_available_now_does_not_end_before_what_was_there_while_bookies_ar
                 await pinned.latest(at)
             cluster.network.heal(other.host)
             assert (await pinned.latest(at))["log"].offset == 2
+
+
+async def test_available_now_leaves_out_a_log_that_is_deleted_while_it_waits(autojump_clock: object) -> None:
+    async with (
+        open_cluster() as cluster,
+        cluster.client() as client,
+        cluster.client() as other,
+        trio.open_nursery() as nursery,
+    ):
+        log = await create_log(client.opened, "log", replication=Replication(3, 3, 2))
+        kept = await create_log(client.opened, "log2")
+        await append(kept, [b"x"])
+
+        async def lead(task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
+            with contextlib.suppress(LedgerLogError):
+                async with log.writer() as writer:
+                    await writer.append(b"0")
+                    await trio.sleep(1)
+                    ledger_id = writer.statistics().ledger_id
+                    assert ledger_id is not None
+                    behind, *_ = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+                    cluster.network.stall(client.host, behind)
+                    await writer.append(b"1")
+                    task_status.started(ledger_id)
+                    await trio.sleep_forever()
+
+        ledger_id = await nursery.start(lead)
+        options = stream_options(logPattern="log.*", failOnDataLoss="false")
+        stream, strict = LogStream(other.opened, options), LogStream(other.opened, stream_options())
+        at = await stream.initial()
+        for each in (stream, strict):
+            await each.pin()
+        _, *rest = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+        for bookie in rest:
+            cluster.network.cut(other.host, bookie)
+
+        async def delete_later() -> None:
+            await trio.sleep(1)
+            await delete_log(client.opened, "log")
+
+        nursery.start_soon(delete_later)
+        end = await stream.latest(at)
+        assert end == {"log2": StreamOffset(kept.incarnation, 1)}
+        with pytest.raises(DataLoss):
+            await strict.latest({"log": at["log"]})
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_log_that_comes_later_is_read_from_its_start(autojump_clock: object) -> None:
