@@ -54,6 +54,7 @@ from ledgerlog.cli.zookeeper import (
 )
 from ledgerlog.cluster import Cluster, open_cluster
 from ledgerlog.concurrency.core.backoff import Backoff
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.durable_directories import make_directories
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
@@ -75,6 +76,9 @@ _DELAY_MAX_S = 3.2
 
 _DYING_S = 3.0
 """If a server's port is still taken after this time, another process uses it, and we choose other ports."""
+
+_PORTS_TRIES = 5
+"""How many times we choose ports for the ZooKeeper servers."""
 
 _ENSEMBLE_S = 60.0
 """ZooKeeper servers that do not serve within this time count as failed."""
@@ -383,9 +387,7 @@ async def local_cluster(
                 # If a runner is killed, its servers are killed with it, but that may take a moment.
                 while not ports_are_free(path):  # noqa: ASYNC110 (a port cannot be waited for)
                     await trio.sleep(_DELAY_MIN_S)
-            servers = prepare_servers(path, zookeepers) if zookeepers else []
-            running = {server.name: await _start_server(server_children, server) for server in servers}
-            await _wait_ensemble(servers, running)
+            servers, running = await _start_ensemble(server_children, path, zookeepers)
             uri = f"zk://{hosts_of(servers)}" if servers else str(_sqlite_uri(path))
             await _make_cluster(parse_uri(uri), path, credentials, is_closed)
             async with (
@@ -421,6 +423,33 @@ async def _start_bookies(local: LocalCluster, bookie_ids: list[BookieId], report
             local.stays_down(bookie_id, failures[bookie_id], report)
 
 
+async def _start_ensemble(
+    children: ChildProcesses, path: Path, count: int
+) -> tuple[list[ZookeeperServer], dict[str, Child]]:
+    """Start the ZooKeeper servers, and wait until they serve.
+
+    Another process may take a port before its server does. Then all servers get other ports.
+
+    Raises:
+        ChildFailed: A server does not start to serve.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        servers = prepare_servers(path, count) if count else []
+        running = {server.name: await _start_server(children, server) for server in servers}
+        try:
+            await _wait_ensemble(servers, running)
+        except ChildFailed:
+            for child in running.values():
+                child.kill()
+                await child.wait()
+            if tries == _PORTS_TRIES or ports_are_free(path):
+                raise
+        else:
+            return servers, running
+
+
 async def _start_server(children: ChildProcesses, server: ZookeeperServer) -> Child:
     log_path = server.directory.with_name(f"{server.name}.log")
     return await children.start(server.name, server_command(server.config_path), log_path=log_path)
@@ -434,7 +463,7 @@ async def _wait_ensemble(servers: list[ZookeeperServer], running: dict[str, Chil
         raise ChildFailed(child.how_it_ended())
 
     with trio.move_on_after(_ENSEMBLE_S):
-        async with trio.open_nursery() as nursery:
+        async with open_nursery() as nursery:
             for child in running.values():
                 nursery.start_soon(watch_end, child)
             for server in servers:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ import trio
 
 import ledgerlog
 from ledgerlog import LedgerLogError, Replication, RollPolicy
+from ledgerlog.cli import local_cluster as local_clusters
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
-from ledgerlog.cli.processes import open_children
-from ledgerlog.cli.zookeeper import counters, wait_serving
+from ledgerlog.cli.processes import Child, ChildProcesses, open_children
+from ledgerlog.cli.zookeeper import ZookeeperServer, counters, wait_serving
 from ledgerlog.errors import MetadataError
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log
@@ -323,6 +325,25 @@ async def test_appends_go_on_while_all_of_zookeeper_is_down_and_the_rest_waits_o
     assert await everything(log) == written
     async with log.writer() as next_writer:
         await next_writer.append(b"after")
+
+
+async def test_servers_whose_port_was_taken_just_before_they_started_get_other_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, taken = local_clusters._start_server, list[socket.socket]()
+
+    async def start_late(children: ChildProcesses, server: ZookeeperServer) -> Child:
+        if not taken:
+            taken.append(socket.create_server(("127.0.0.1", server.client_port)))
+        return await start(children, server)
+
+    monkeypatch.setattr(local_clusters, "_start_server", start_late)
+    with ExitStack() as stack:
+        stack.callback(lambda: [each.close() for each in taken])
+        async with local_cluster(tmp_path / "cluster", bookies=1, zookeepers=1) as local:
+            (server,) = local.servers.values()
+            assert server.client_port != taken[0].getsockname()[1]
+            assert await local.cluster.logs() == []
 
 
 # --- numbers --------------------------------------------------------------------------------------
