@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -224,20 +225,24 @@ async def test_a_follower_shows_records_as_they_come_and_ends_well_when_interrup
         assert await writer.wait() == 0
 
 
+@asynccontextmanager
+async def appending(text: bytes, log: str, uri: str, log_path: Path) -> AsyncIterator[Child]:
+    """A ``log append`` that has appended the whole lines of ``text``, and waits for more."""
+    async with open_children() as children:
+        command = [*LEDGERLOG, "log", "append", log, "--uri", uri]
+        writer = await children.start("writer", command, pipe_in=True, log_path=log_path)
+        assert writer.stdin is not None
+        await writer.stdin.send_all(text)
+        lines = text[: text.rindex(b"\n") + 1]
+        with trio.fail_after(PATIENCE_S):
+            while await ledgerlog_ok("log", "read", log, "--raw", uri=uri) != lines:
+                pass
+        yield writer
+
+
 async def test_an_interrupted_append_says_how_far_it_came(shared: RunningCluster, tmp_path: Path) -> None:
     await ledgerlog_ok("log", "create", "cut", uri=shared.uri)
-    async with open_children() as children:
-        writer = await children.start(
-            "writer",
-            [*LEDGERLOG, "log", "append", "cut", "--uri", shared.uri],
-            pipe_in=True,
-            log_path=tmp_path / "stderr",
-        )
-        assert writer.stdin is not None
-        await writer.stdin.send_all(b"one\ntwo\nhalf a line")
-        with trio.fail_after(PATIENCE_S):
-            while await ledgerlog_ok("log", "read", "cut", "--raw", uri=shared.uri) != b"one\ntwo\n":
-                pass
+    async with appending(b"one\ntwo\nhalf a line", "cut", shared.uri, tmp_path / "stderr") as writer:
         writer.send_signal(signal.SIGINT)
         assert await writer.wait() == 128 + signal.SIGINT
     said = (tmp_path / "stderr").read_text(encoding="utf-8")
@@ -316,18 +321,7 @@ async def test_a_ledger_whose_end_is_not_known_is_printed_as_far_as_it_is_and_th
 async def test_a_log_is_shown_although_its_bookies_are_away(tmp_path: Path) -> None:
     async with running_cluster(tmp_path / "cluster", "--bookies", "3") as running:
         await ledgerlog_ok("log", "create", "orders", "--retain-bytes", "1g", uri=running.uri)
-        async with open_children() as children:
-            writer = await children.start(
-                "writer",
-                [*LEDGERLOG, "log", "append", "orders", "--uri", running.uri],
-                pipe_in=True,
-                log_path=tmp_path / "stderr",
-            )
-            assert writer.stdin is not None
-            await writer.stdin.send_all(b"one\n")
-            with trio.fail_after(PATIENCE_S):
-                while await ledgerlog_ok("log", "read", "orders", "--raw", uri=running.uri) != b"one\n":
-                    pass
+        async with appending(b"one\n", "orders", running.uri, tmp_path / "stderr") as writer:
             for pid in running.pids.values():
                 os.kill(pid, signal.SIGSTOP)
             try:
