@@ -22,7 +22,7 @@ from ledgerlog.cli.output import (
     to_json,
 )
 from ledgerlog.cli.running import run
-from ledgerlog.errors import EntryNotFound, EntryUnavailable, LedgerLogError, LedgerNotFound, MetadataCorrupt
+from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound, MetadataCorrupt
 from ledgerlog.ledger.accepted_loss import AcceptedLoss
 from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.ledger.verify import LedgerVerification
@@ -155,11 +155,7 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
             async with telling_archives(cluster, ledger_id):
                 reader = await cluster.ledgers.open(ledger_id)
-            doubt: EntryUnavailable | None = None
-            try:
-                end = await reader.last_add_confirmed()
-            except EntryUnavailable as failure:
-                doubt, end = failure, reader.readable
+            end, doubt = await reader.known_end()
             stop = end if last is None else last
             # A caller that has read all entries asks for the entry after the end. That is not an error.
             if max(stop, first - 1) > end:

@@ -32,7 +32,7 @@ entry came.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -170,6 +170,22 @@ class LedgerReader:
         await self._learn_end()
         return self.readable
 
+    async def known_end(self) -> tuple[int, EntryUnavailable | None]:
+        """Find the last entry that you can read now, as ``last_add_confirmed`` does, without a failure if too
+        few bookies answer.
+
+        Returns:
+            The last entry that is known to be readable, and the EntryUnavailable that
+            ``last_add_confirmed`` would raise. None: it would raise none, and the entry is the last one.
+
+        Raises:
+            LedgerLogError: The other errors of ``last_add_confirmed``.
+        """
+        try:
+            return await self.last_add_confirmed(), None
+        except EntryUnavailable as doubt:
+            return self.readable, doubt
+
     async def find_readable(self) -> int:
         """Find the last entry that you can read now, even if too few bookies answer to know of all
         acknowledged entries.
@@ -181,7 +197,7 @@ class LedgerReader:
             EntryUnavailable: No bookie of the last ensemble answered.
             LedgerLogError: The other errors of ``last_add_confirmed``.
         """
-        await self._learn_end(is_enough=bool)
+        await self._learn_end(must_cover=False)
         return self.readable
 
     async def is_readable(self, entry_id: int) -> bool:
@@ -205,12 +221,11 @@ class LedgerReader:
                 raise
         return entry_id <= self.readable
 
-    async def _learn_end(self, is_enough: Callable[[Collection[int]], bool] | None = None) -> None:
+    async def _learn_end(self, *, must_cover: bool = True) -> None:
         """Learn how far the ledger is readable.
 
         Args:
-            is_enough: Whether answers from these slots of the last ensemble are enough. None: if they cover
-                the ensemble.
+            must_cover: Whether the answers must cover the last ensemble. If not, one answer is enough.
 
         Raises:
             LedgerLogError: The errors of ``last_add_confirmed``. ``readable`` may have grown all the same.
@@ -222,7 +237,7 @@ class LedgerReader:
         held = await self._ask_end(reasons)
         if self.metadata.is_closed:
             return
-        self._check_enough(held, is_enough, reasons)
+        self._check_enough(held, must_cover, reasons)
         top = max(held.values())
         ensemble = self.metadata.last_fragment.ensemble
         is_as_before = len(held) == len(ensemble) and self._waited_for == (ensemble, held)
@@ -236,17 +251,17 @@ class LedgerReader:
                 held = await self._ask_end(reasons)
                 # For a caller that needs no covering answers, those to the first question are enough. And no
                 # entry above ``top`` was acknowledged before the call.
-                if is_enough is None and self._lac < top and not self.metadata.is_closed:
-                    self._check_enough(held, None, reasons)
+                if must_cover and self._lac < top and not self.metadata.is_closed:
+                    self._check_enough(held, must_cover, reasons)
 
     def _check_enough(
         self,
         held: Collection[int],
-        is_enough: Callable[[Collection[int]], bool] | None,
+        must_cover: bool,
         reasons: Mapping[BookieId, str],
     ) -> None:
         """Raise EntryUnavailable if the answers from the slots ``held`` are not enough."""
-        if not (is_enough or self.metadata.replication.covers)(held):
+        if not held or (must_cover and not self.metadata.replication.covers(held)):
             who = (
                 "too few bookies of its last ensemble report"
                 if held
@@ -560,7 +575,7 @@ class WatchedReader(LedgerReader):
     so before the last one that the writer has acknowledged.
     """
 
-    async def _learn_end(self, is_enough: Callable[[Collection[int]], bool] | None = None) -> None:
+    async def _learn_end(self, *, must_cover: bool = True) -> None:
         if self.is_closed:
             await trio.lowlevel.checkpoint()
             return
@@ -568,4 +583,4 @@ class WatchedReader(LedgerReader):
         reasons: dict[BookieId, str] = {}
         await self._ask_lac(self.metadata.last_fragment.ensemble, held, reasons)
         if not self.is_closed:  # Its owner may have learned of a close meanwhile.
-            self._check_enough(held, is_enough, reasons)
+            self._check_enough(held, must_cover, reasons)

@@ -80,6 +80,8 @@ class LogTail(ReadPosition):
 
     bytes_before: int
     """Bytes of all records ever appended before this place, truncated ones included."""
+    last_entry: int
+    """The entry before this place in the segment's ledger; -1 if there is none."""
 
 
 async def read_header(reader: LedgerReader, entry_id: int, segment: LogSegment) -> EntryHeader:
@@ -90,30 +92,47 @@ async def read_header(reader: LedgerReader, entry_id: int, segment: LogSegment) 
 
 async def find_tail(ledgers: OpensLedgers, metadata: LogMetadata) -> LogTail:
     """Find the place after the last record that is confirmed now. Errors as for reading."""
-    newest = metadata.segments[-1] if metadata.segments else None
-    place = LogTail(newest, None, metadata.counted_end, metadata.counted_bytes)
-    doubt: EntryUnavailable | None = None
-    for index, segment in enumerate(metadata.open_segments):
-        if index and place.entry_id is not None:
-            if not await continues(ledgers, segment, place.offset):
-                break  # The older segment is open, and more records may come there.
-            doubt = None
-        reader = await ledgers.open(segment.ledger_id)
-        try:
-            last = await reader.last_add_confirmed()
-        except EntryUnavailable as failure:
-            doubt, last = failure, reader.readable
-        is_closed = reader.is_closed
-        offset, bytes_before = place.offset, place.bytes_before
-        if last != NO_ENTRY:
-            if index and (await read_header(reader, 0, segment)).first_offset != offset:
-                return place
-            header = await read_header(reader, last, segment)
-            offset, bytes_before = header.end_offset, header.bytes_after
-        place = LogTail(segment, None if is_closed else last + 1, offset, bytes_before)
+    tails, doubt = await find_tails(ledgers, metadata)
     if doubt is not None:
         raise doubt
-    return place
+    if tails:
+        return tails[-1]
+    newest = metadata.segments[-1] if metadata.segments else None
+    return LogTail(newest, None, metadata.counted_end, metadata.counted_bytes, NO_ENTRY)
+
+
+async def find_tails(
+    ledgers: OpensLedgers, metadata: LogMetadata
+) -> tuple[list[LogTail], EntryUnavailable | None]:
+    """Find how far the log is known to be confirmed in each of its open ledgers that continues it.
+
+    Returns:
+        The place after the last record of each ledger, and why there may be more confirmed records than that:
+        too few bookies answered. None: there are no more.
+
+    Errors otherwise as for reading.
+    """
+    tails: list[LogTail] = []
+    doubt: EntryUnavailable | None = None
+    offset, bytes_before = metadata.counted_end, metadata.counted_bytes
+    for segment in metadata.open_segments:
+        if tails and tails[-1].entry_id is not None:
+            try:
+                is_continued = await continues(ledgers, segment, offset)
+            except EntryUnavailable as failure:
+                return tails, doubt or failure
+            if not is_continued:
+                break  # The older segment is open, and more records may come there.
+        reader = await ledgers.open(segment.ledger_id)
+        last, doubt = await reader.known_end()  # A doubt about the older segment is settled.
+        is_closed = reader.is_closed
+        if last != NO_ENTRY:
+            if tails and (await read_header(reader, 0, segment)).first_offset != offset:
+                return tails, None
+            header = await read_header(reader, last, segment)
+            offset, bytes_before = header.end_offset, header.bytes_after
+        tails.append(LogTail(segment, None if is_closed else last + 1, offset, bytes_before, last))
+    return tails, doubt
 
 
 async def continues(ledgers: OpensLedgers, segment: LogSegment, offset: int) -> bool:

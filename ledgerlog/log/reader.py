@@ -350,10 +350,7 @@ class LogReader:
         if self._follow:
             last = await reader.find_readable()
         else:
-            try:
-                last = await reader.last_add_confirmed()
-            except EntryUnavailable as failure:
-                doubt, last = failure, reader.readable
+            last, doubt = await reader.known_end()
         if entry_id == 0 and segment.first_offset is not None and self._offset > segment.first_offset:
             # The place was found in the archive file, and bookies answer again: in the ledger it may lie
             # within an entry. Or the ledger that was read last has left the list.

@@ -35,9 +35,8 @@ from ledgerlog.errors import (
 )
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.core.scan import Piece, Stretch, cut, share
-from ledgerlog.log.positions import continues, find_entry_of_moment, find_moment, read_header
+from ledgerlog.log.positions import find_entry_of_moment, find_moment, find_tails, read_header
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import LogSegment
 from ledgerlog.spark.columns import COLUMNS, OffsetRange
@@ -190,38 +189,22 @@ async def _view(client: LedgerClient, metadata: LogMetadata, _: int) -> LogView:
             )
             lost = 0
     end, byte_end = metadata.counted_end, metadata.counted_bytes
-    doubt: EntryUnavailable | None = None
-    for index, segment in enumerate(metadata.open_segments):
-        if index:
-            try:
-                is_continued = await continues(client.ledgers, segment, end)
-            except EntryUnavailable as failure:
-                doubt = failure
-                break
-            if not is_continued:
-                break
-            doubt = None  # No record lies between the known end of the older ledger and the newer one.
-        reader = await client.ledgers.open(segment.ledger_id)
-        try:
-            last = await reader.last_add_confirmed()
-        except EntryUnavailable as failure:
-            doubt, last = failure, reader.readable
-        if last == NO_ENTRY:
-            continue
-        header = await read_header(reader, last, segment)
-        if header.end_offset > end:
+    tails, doubt = await find_tails(client.ledgers, metadata)
+    for tail in tails:
+        assert tail.segment is not None
+        if tail.offset > end:
             stretches.append(
                 Stretch(
-                    ledger_id=segment.ledger_id,
+                    ledger_id=tail.segment.ledger_id,
                     start=end,
-                    end=header.end_offset,
-                    byte_length=max(0, header.bytes_after - byte_end),
-                    last_entry=last,
+                    end=tail.offset,
+                    byte_length=max(0, tail.bytes_before - byte_end),
+                    last_entry=tail.last_entry,
                     lost_before=lost,
                 )
             )
             lost = 0
-        end, byte_end = header.end_offset, header.bytes_after
+        end, byte_end = tail.offset, tail.bytes_before
     if lost:
         ledger_id = metadata.segments[-1].ledger_id
         stretches.append(

@@ -307,6 +307,12 @@ class LedgerReader:
         self._check_known()
         return readable
 
+    async def known_end(self) -> tuple[int, EntryUnavailable | None]:
+        try:
+            return await self.last_add_confirmed(), None
+        except EntryUnavailable as doubt:
+            return self.readable, doubt
+
     async def find_readable(self) -> int:
         await trio.lowlevel.checkpoint()
         self._check()

@@ -97,7 +97,7 @@ BLOCKING = Plan(
                 "``metadata`` says it": "ledger_id is_closed",
                 "``Ledgers.metadata`` reads it anew": "refresh",
                 "what ``read`` and ``follow`` are made of": (
-                    "read_batch readable find_readable is_readable wait_beyond"
+                    "read_batch readable known_end find_readable is_readable wait_beyond"
                 ),
             },
         ),
