@@ -437,6 +437,25 @@ async def test_a_reader_that_cannot_know_whether_the_log_is_continued_says_so(wo
         world.release()
 
 
+async def test_the_tail_is_in_the_older_open_ledger_while_more_may_be_confirmed_there(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"0")
+        world.held.add(0)
+        nursery.start_soon(writer.append, b"1")
+        await trio.testing.wait_all_tasks_blocked()
+        await roll_and_hold_open(world, writer, nursery)
+        world.known.clear()
+        assert (await log.info()).next_offset == 1
+        follower = Follower(nursery, log, "latest", until=2)
+        await trio.testing.wait_all_tasks_blocked()
+        world.release()
+        with trio.fail_after(10 * LONG_POLL_S):
+            await follower.done.wait()
+        assert (follower.seen, follower.failure) == ([1], None)
+
+
 async def test_a_follower_waits_for_bookies_that_know_whether_the_log_is_continued(
     world: World, log: Log, autojump_clock: trio.testing.MockClock
 ) -> None:
